@@ -1,0 +1,160 @@
+// Package manifest is the JSON document that the tools exchange: a model, the mesh it trains on, how it is
+// cut into pipeline stages, and everything a run needs. A tool reads one with [Read], fills the sections it
+// owns, and writes it with [Write]; sections that it does not own pass through byte for byte.
+package manifest
+
+// SchemaName is the value of the schema field.
+const SchemaName = "titan.manifest/v1"
+
+// Manifest is one job. A nil section is absent.
+type Manifest struct {
+	Schema               string                `json:"schema"`
+	Model                *Model                `json:"model,omitempty"`
+	Mesh                 *Mesh                 `json:"mesh,omitempty"`
+	Training             *Training             `json:"training,omitempty"`
+	Optimizer            *Optimizer            `json:"optimizer,omitempty"`
+	LRScheduler          *LRScheduler          `json:"lr_scheduler,omitempty"`
+	ActivationCheckpoint *ActivationCheckpoint `json:"activation_checkpoint,omitempty"`
+	Compile              *Compile              `json:"compile,omitempty"`
+	Float8               *Float8               `json:"float8,omitempty"`
+	Pipeline             *Pipeline             `json:"pipeline,omitempty"`
+	Checkpoint           *Checkpoint           `json:"checkpoint,omitempty"`
+	Data                 *Data                 `json:"data,omitempty"`
+}
+
+// Model is the architecture, every dimension explicit.
+type Model struct {
+	Family        string      `json:"family"` // llama3
+	Flavor        string      `json:"flavor"` // a preset's name, or "custom"
+	Config        ModelConfig `json:"config"`
+	NumParams     int64       `json:"num_params"`
+	FlopsPerToken int64       `json:"flops_per_token"` // at training.seq_len
+}
+
+// ModelConfig holds the dimensions of a decoder.
+type ModelConfig struct {
+	Dim         int          `json:"dim"`
+	NumLayers   int          `json:"num_layers"`
+	NumHeads    int          `json:"num_heads"`
+	NumKVHeads  int          `json:"num_kv_heads"`
+	HeadDim     int          `json:"head_dim"`
+	FFNHidden   int          `json:"ffn_hidden"`
+	VocabSize   int          `json:"vocab_size"`
+	MaxSeqLen   int          `json:"max_seq_len"`
+	NormEps     float64      `json:"norm_eps"`
+	RopeTheta   float64      `json:"rope_theta"`
+	RopeScaling *RopeScaling `json:"rope_scaling"` // null: none
+	Tied        bool         `json:"tied"`         // lm_head shares tok_embeddings' weight
+	NumExperts  int          `json:"num_experts"`  // 0: a dense model
+}
+
+// RopeScaling is Llama 3.1's stretching of the rotary frequencies.
+type RopeScaling struct {
+	Factor         float64 `json:"factor"`
+	LowFreqFactor  float64 `json:"low_freq_factor"`
+	HighFreqFactor float64 `json:"high_freq_factor"`
+	OriginalMaxLen int     `json:"original_max_seq_len"`
+}
+
+// Mesh is how the ranks are arranged.
+type Mesh struct {
+	WorldSize int      `json:"world_size"`
+	Dims      MeshDims `json:"dims"`
+	Order     []string `json:"order"` // slowest axis first
+}
+
+// MeshDims holds the degree of every axis, each at least 1. ep reuses the ranks of dp_shard, cp and tp.
+type MeshDims struct {
+	PP          int `json:"pp"`
+	DPReplicate int `json:"dp_replicate"`
+	DPShard     int `json:"dp_shard"`
+	CP          int `json:"cp"`
+	TP          int `json:"tp"`
+	EP          int `json:"ep"`
+}
+
+// Training is what a step is.
+type Training struct {
+	SeqLen               int     `json:"seq_len"`           // tokens a row
+	LocalBatchSize       int     `json:"local_batch_size"`  // rows a data-parallel rank takes in one forward and backward (all its microbatches)
+	GlobalBatchSize      int     `json:"global_batch_size"` // rows an optimizer step
+	GradAccumSteps       int     `json:"grad_accum_steps"`  // global / (local x data-parallel ranks)
+	Steps                int     `json:"steps"`
+	Seed                 uint64  `json:"seed"`
+	DType                string  `json:"dtype"`                  // of stored parameters: float32
+	MixedPrecisionParam  string  `json:"mixed_precision_param"`  // of computation: float32 or bfloat16
+	MixedPrecisionReduce string  `json:"mixed_precision_reduce"` // of gradient reduction: float32
+	MaxNorm              float64 `json:"max_norm"`               // gradients are clipped to this global L2 norm
+}
+
+// Optimizer is the update rule.
+type Optimizer struct {
+	Name        string  `json:"name"` // AdamW
+	LR          float64 `json:"lr"`
+	Beta1       float64 `json:"beta1"`
+	Beta2       float64 `json:"beta2"`
+	Eps         float64 `json:"eps"`
+	WeightDecay float64 `json:"weight_decay"` // decoupled, on every parameter
+}
+
+// LRScheduler scales the learning rate over a run: warm-up, flat, decay.
+type LRScheduler struct {
+	WarmupSteps int      `json:"warmup_steps"`
+	TotalSteps  *int     `json:"total_steps"`   // null: training.steps
+	DecayRatio  *float64 `json:"decay_ratio"`   // share of the total; null: all that warm-up leaves
+	DecayType   string   `json:"decay_type"`    // linear, sqrt or cosine
+	MinLRFactor float64  `json:"min_lr_factor"` // where decay ends
+}
+
+// ActivationCheckpoint says what the backward recomputes.
+type ActivationCheckpoint struct {
+	Mode   string `json:"mode"`   // none, full or selective
+	Option string `json:"option"` // for selective: op, or N for every N-th layer; else ""
+}
+
+// Compile says which components are fused.
+type Compile struct {
+	Enable     bool     `json:"enable"`
+	Components []string `json:"components"` // model, loss
+}
+
+// Float8 says which linears run in float8.
+type Float8 struct {
+	Recipe     string   `json:"recipe"` // off, tensorwise, rowwise or rowwise_with_gw_hp
+	FilterFQNs []string `json:"filter_fqns"`
+}
+
+// Pipeline is the model cut into stages, and the order in which they run.
+type Pipeline struct {
+	Schedule        string  `json:"schedule"`
+	NumMicrobatches int     `json:"num_microbatches"`
+	Stages          []Stage `json:"stages,omitempty"`
+	Bubble          float64 `json:"bubble,omitempty"` // idle share of a rank's time, all actions taking one tick a stage (F 1, B 1)
+}
+
+// Stage is one part of the model: whole modules, named as the whole model names them.
+type Stage struct {
+	Stage     int      `json:"stage"`
+	PPRank    int      `json:"pp_rank"`
+	FQNs      []string `json:"fqns"`
+	NumParams int64    `json:"num_params"`
+}
+
+// Checkpoint says where state is loaded from and saved to.
+type Checkpoint struct {
+	Folder          string `json:"folder,omitempty"`            // holds step-N folders; "" saves nothing
+	InitialLoadPath string `json:"initial_load_path,omitempty"` // model weights for a run that has no checkpoint yet
+	Interval        int    `json:"interval,omitempty"`          // steps between saves; the last step always saves
+	LoadStep        int    `json:"load_step,omitempty"`         // 0: the newest complete one
+	KeepLatestK     int    `json:"keep_latest_k,omitempty"`     // 0: all
+}
+
+// Data says what is learned.
+type Data struct {
+	Paths              []string `json:"paths,omitempty"` // files, folders and globs
+	Exclude            []string `json:"exclude,omitempty"`
+	Tokenizer          string   `json:"tokenizer,omitempty"` // "byte" or a tokenizer.json
+	ValidationPaths    []string `json:"validation_paths,omitempty"`
+	ValidationInterval int      `json:"validation_interval,omitempty"` // steps between validations; 0: none
+	ValidationSteps    int      `json:"validation_steps,omitempty"`    // batches a validation reads
+}
