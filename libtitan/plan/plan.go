@@ -1,0 +1,133 @@
+// Package plan lays a rank's whole optimizer step out in advance: which node runs when, for which microbatch,
+// which values cross to other ranks, and where in one arena every value lies. [Build] makes a [Program]; running
+// it takes no further decision.
+package plan
+
+import (
+	"fmt"
+
+	"titan/libtitan/graph"
+	"titan/libtitan/pipeline"
+)
+
+// Stage is the graph of one pipeline stage on one microbatch, with the roles of its values.
+type Stage struct {
+	Index  int
+	Graph  *graph.Graph
+	In     *graph.Value   // tokens on the first stage, else the hidden state that arrives
+	Labels *graph.Value   // last stage only, as are
+	Scale  *graph.Value   // the gradient of the summed loss: 1/number of labels in the step
+	Out    *graph.Value   // the hidden state that leaves, or the summed loss
+	DOut   *graph.Value   // the gradient of Out that arrives; nil on the last stage
+	DIn    *graph.Value   // the gradient of In that leaves; nil on the first stage
+	Params []*graph.Value // with their
+	Grads  []*graph.Value // gradients, float32
+}
+
+// Class says where a value's memory comes from.
+type Class uint8
+
+// The classes of memory.
+const (
+	Arena  Class = iota // planned: at an offset, while it is live
+	Param               // a stored parameter, by name
+	Grad                // a parameter's gradient, by name, summed over the step's microbatches
+	Const               // computed once, when the program is loaded
+	Tokens              // of one microbatch
+	Labels              // of one microbatch
+	Scale               // one scalar a step
+	Loss                // one scalar a microbatch
+	NumClasses
+)
+
+func (c Class) String() string {
+	return [...]string{"activations", "params", "grads", "constants", "tokens", "labels", "scale", "loss"}[c]
+}
+
+// Slot is a value's place in memory.
+type Slot struct {
+	graph.Type
+	Class      Class
+	Name       string // of a parameter or gradient
+	FQN        string // of the module whose node made it
+	Microbatch int
+	Offset     int // bytes from the start of the arena, or of the constants
+	First      int // the steps between which it is live, both included
+	Last       int
+}
+
+// Kind is what a step does.
+type Kind uint8
+
+// The kinds of steps.
+const (
+	Compute    Kind = iota // run Node from In to Out
+	Accumulate             // Out[0] += In[0]
+	Send                   // In[0] to Peer
+	Recv                   // Out[0] from Peer
+)
+
+// Step is one thing that a rank does.
+type Step struct {
+	Kind     Kind
+	Node     *graph.Node
+	In, Out  []*Slot
+	Add      []bool          // per result: add into Out rather than overwrite it
+	Peer     int             // pp rank, of Send and Recv
+	Action   pipeline.Action // that the step belongs to
+	Prologue bool            // once a step, before the actions
+	Tag      Tag
+}
+
+// Tag names a message between stages.
+type Tag struct {
+	Stage, Microbatch int
+	Backward          bool // a gradient
+}
+
+// Program is everything that one pp rank does in an optimizer step.
+type Program struct {
+	Rank       int
+	Stages     []*Stage // that it holds
+	Constants  []Step   // run once, at load
+	Steps      []Step
+	Slots      []*Slot // all arena slots, in order of First
+	ArenaBytes int
+	ConstBytes int
+}
+
+// align is the granule of arena offsets: a cache line, and a vector register.
+const align = 64
+
+// Build lays out the actions of one pp rank. stageRank tells which rank holds a stage.
+func Build(rank int, stages []*Stage, actions []pipeline.Action, stageRank []int) (*Program, error) {
+	b := &builder{
+		prog:      &Program{Rank: rank, Stages: stages},
+		stageRank: stageRank,
+		slots:     map[key]*Slot{},
+		started:   map[string]bool{},
+	}
+	for _, s := range stages {
+		b.sortNodes(s)
+	}
+	for _, a := range actions {
+		if err := b.action(a); err != nil {
+			return nil, err
+		}
+	}
+	b.lifetimes()
+	b.prog.ArenaBytes = place(b.prog.Slots)
+	return b.prog, nil
+}
+
+func (s *Step) String() string {
+	switch s.Kind {
+	case Send:
+		return fmt.Sprintf("send %v to rank %d: %v", s.Action, s.Peer, s.In[0].Type)
+	case Recv:
+		return fmt.Sprintf("recv %v from rank %d: %v", s.Action, s.Peer, s.Out[0].Type)
+	case Accumulate:
+		return fmt.Sprintf("accumulate %s: %v", s.Out[0].Name, s.Out[0].Type)
+	}
+	return s.Node.String()
+}
