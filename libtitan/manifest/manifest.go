@@ -20,6 +20,8 @@ type Manifest struct {
 	Pipeline             *Pipeline             `json:"pipeline,omitempty"`
 	Checkpoint           *Checkpoint           `json:"checkpoint,omitempty"`
 	Data                 *Data                 `json:"data,omitempty"`
+
+	read []section // the text of each section, for those that do not change
 }
 
 // Model is the architecture, every dimension explicit.

@@ -1,0 +1,192 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"titan/libtitan/mesh"
+	"titan/libtitan/pipeline"
+)
+
+func (m *Manifest) checkModel(p *problems) {
+	c := &m.Model.Config
+	if c.HeadDim%2 != 0 {
+		p.add("model.config.head_dim %d is odd: rotary embeddings turn pairs of channels", c.HeadDim)
+	}
+	if c.NumHeads%c.NumKVHeads != 0 {
+		p.add("model.config.num_heads %d is not divisible by model.config.num_kv_heads %d", c.NumHeads, c.NumKVHeads)
+	}
+	if s := c.RopeScaling; s != nil && s.HighFreqFactor <= s.LowFreqFactor {
+		p.add("model.config.rope_scaling.high_freq_factor %v must be above low_freq_factor %v", s.HighFreqFactor, s.LowFreqFactor)
+	}
+	if m.Training.SeqLen > c.MaxSeqLen {
+		p.add("training.seq_len %d is above model.config.max_seq_len %d", m.Training.SeqLen, c.MaxSeqLen)
+	}
+	if !c.countable(m.Training.SeqLen) {
+		p.add("model.config: the model is too large to count")
+		return
+	}
+	if n := c.NumParams(); m.Model.NumParams != n {
+		p.add("model.num_params is %d, but model.config gives %d", m.Model.NumParams, n)
+	}
+	if n := c.FlopsPerToken(m.Training.SeqLen); m.Model.FlopsPerToken != n {
+		p.add("model.flops_per_token is %d, but model.config at seq_len %d gives %d", m.Model.FlopsPerToken, m.Training.SeqLen, n)
+	}
+}
+
+func (m *Manifest) checkMesh(p *problems) {
+	d, c := m.Mesh.Dims, &m.Model.Config
+	product := 1.0 // exact below 2^53, and never wraps
+	var factors []string
+	for _, a := range d.axes() {
+		product *= float64(a.Degree)
+		factors = append(factors, fmt.Sprintf("%s(%d)", a.Name, a.Degree))
+	}
+	if product != float64(m.Mesh.WorldSize) {
+		p.add("mesh.dims: %s = %.0f, but mesh.world_size is %d", strings.Join(factors, " * "), product, m.Mesh.WorldSize)
+	}
+	order := slices.Clone(m.Mesh.Order)
+	slices.Sort(order)
+	if axes := mesh.Order(); len(order) != len(axes) || len(slices.Compact(order)) != len(axes) {
+		p.add("mesh.order: want each of %s once", strings.Join(axes, ", "))
+	}
+	for _, heads := range []struct {
+		name string
+		n    int
+	}{{"num_heads", c.NumHeads}, {"num_kv_heads", c.NumKVHeads}} {
+		if heads.n%d.TP != 0 {
+			p.add("model.config.%s %d is not divisible by mesh.dims.tp %d (tp may be %s)", heads.name, heads.n, d.TP, divisors(gcd(c.NumHeads, c.NumKVHeads)))
+		}
+	}
+	m.checkExperts(p)
+}
+
+func (m *Manifest) checkExperts(p *problems) {
+	d, experts := m.Mesh.Dims, m.Model.Config.NumExperts
+	if d.EP == 1 {
+		return
+	}
+	if region := d.DPShard * d.CP * d.TP; region%d.EP != 0 {
+		p.add("mesh.dims.ep %d does not divide dp_shard*cp*tp = %d, whose ranks it reuses (ep may be %s)", d.EP, region, divisors(region))
+	}
+	switch {
+	case experts == 0:
+		p.add("mesh.dims.ep %d needs a model with experts, but model.config.num_experts is 0", d.EP)
+	case experts%d.EP != 0:
+		p.add("model.config.num_experts %d is not divisible by mesh.dims.ep %d", experts, d.EP)
+	}
+}
+
+func (m *Manifest) checkBatch(p *problems) {
+	t, d := m.Training, m.Mesh.Dims
+	// Sequence parallelism cuts a row over tp; cp's load balancing cuts it in 2*cp pieces.
+	pieces, why := d.TP, fmt.Sprintf("mesh.dims.tp %d", d.TP)
+	if d.CP > 1 {
+		pieces, why = d.TP*2*d.CP, fmt.Sprintf("tp*2*cp = %d (mesh.dims.tp %d, cp %d)", d.TP*2*d.CP, d.TP, d.CP)
+	}
+	if t.SeqLen%pieces != 0 {
+		p.add("training.seq_len %d is not divisible by %s", t.SeqLen, why)
+	}
+	dp := d.DPReplicate * d.DPShard
+	if dp > m.Mesh.WorldSize {
+		return // checkMesh has said so
+	}
+	rows := t.LocalBatchSize * dp
+	if t.GlobalBatchSize%rows != 0 {
+		p.add("training.global_batch_size %d is not divisible by local_batch_size %d * %d data-parallel ranks = %d", t.GlobalBatchSize, t.LocalBatchSize, dp, rows)
+	} else if accum := t.GlobalBatchSize / rows; t.GradAccumSteps != accum {
+		p.add("training.grad_accum_steps is %d, but global_batch_size %d / (local_batch_size %d * %d data-parallel ranks) = %d",
+			t.GradAccumSteps, t.GlobalBatchSize, t.LocalBatchSize, dp, accum)
+	}
+	if pipe := m.Pipeline; pipe != nil && t.LocalBatchSize%pipe.NumMicrobatches != 0 {
+		p.add("pipeline.num_microbatches %d does not divide training.local_batch_size %d (it may be %s)", pipe.NumMicrobatches, t.LocalBatchSize, divisors(t.LocalBatchSize))
+	}
+}
+
+func (m *Manifest) checkModes(p *problems) {
+	ac := m.ActivationCheckpoint
+	if ac == nil {
+		return
+	}
+	_, err := strconv.ParseUint(ac.Option, 10, 16)
+	switch {
+	case ac.Mode == "selective" && ac.Option != "op" && err != nil:
+		p.add("activation_checkpoint.option: %q is neither op nor a number of layers", ac.Option)
+	case ac.Mode != "selective" && ac.Option != "":
+		p.add("activation_checkpoint.option: %q has no meaning for mode %s", ac.Option, ac.Mode)
+	}
+}
+
+func (m *Manifest) checkStages(p *problems) {
+	if m.Pipeline == nil || m.Pipeline.Stages == nil {
+		return
+	}
+	stages, pp := m.Pipeline.Stages, m.Mesh.Dims.PP
+	if len(stages) != pp {
+		p.add("pipeline.stages: %d stages, but schedule %s runs one on each of mesh.dims.pp %d ranks: run pp-split again", len(stages), m.Pipeline.Schedule, pp)
+		return
+	}
+	fqns := make([][]string, len(stages))
+	for i, s := range stages {
+		fqns[i] = s.FQNs
+		if s.Stage != i {
+			p.add("pipeline.stages.%d.stage is %d: stages stand in order, from 0", i, s.Stage)
+		}
+		if want := pipeline.LoopRank(i, pp); s.PPRank != want {
+			p.add("pipeline.stages.%d.pp_rank is %d: schedule %s runs stage %d on rank %d", i, s.PPRank, m.Pipeline.Schedule, i, want)
+		}
+	}
+	if err := pipeline.CheckStages(fqns, m.Model.Config.NumLayers); err != nil {
+		p.add("pipeline.stages: %v", err)
+		return
+	}
+	for i, s := range stages {
+		if n := m.Model.Config.StageParams(s.FQNs); s.NumParams != n {
+			p.add("pipeline.stages.%d.num_params is %d, but its modules have %d", i, s.NumParams, n)
+		}
+	}
+}
+
+// Ranks arranges the ranks by m's degrees and order.
+func (m *Mesh) Ranks() (*mesh.Mesh, error) {
+	axes := m.Dims.axes()
+	slices.SortFunc(axes, func(a, b mesh.Axis) int {
+		return slices.Index(m.Order, a.Name) - slices.Index(m.Order, b.Name)
+	})
+	return mesh.New(axes...)
+}
+
+// axes lists the axes of the dense mesh in torchtitan's order.
+func (d MeshDims) axes() []mesh.Axis {
+	return []mesh.Axis{{Name: mesh.PP, Degree: d.PP}, {Name: mesh.DPReplicate, Degree: d.DPReplicate}, {Name: mesh.DPShard, Degree: d.DPShard},
+		{Name: mesh.CP, Degree: d.CP}, {Name: mesh.TP, Degree: d.TP}}
+}
+
+// divisors lists the divisors of n, the first and the last few of many.
+func divisors(n int) string {
+	var small, large []string
+	for d := 1; d*d <= n; d++ {
+		if n%d != 0 {
+			continue
+		}
+		small = append(small, strconv.Itoa(d))
+		if d*d != n {
+			large = append(large, strconv.Itoa(n/d))
+		}
+	}
+	slices.Reverse(large)
+	all := append(small, large...)
+	if len(all) > 16 {
+		all = slices.Concat(all[:8], []string{"..."}, all[len(all)-8:])
+	}
+	return strings.Join(all, ", ")
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}

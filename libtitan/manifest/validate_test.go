@@ -1,0 +1,84 @@
+package manifest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestValidateAccepts(t *testing.T) {
+	for _, sets := range [][]string{
+		nil,
+		{"optimizer.lr=0", "lr_scheduler.decay_ratio=1", "lr_scheduler.min_lr_factor=1"},
+		{"training.seed=0", "training.mixed_precision_param=bfloat16"},
+		{"mesh.order=tp,cp,pp,dp_shard,dp_replicate"},
+		{"activation_checkpoint.mode=selective", "activation_checkpoint.option=op"},
+		{"activation_checkpoint.mode=selective", "activation_checkpoint.option=2"},
+		{"compile.components=model", "float8.recipe=rowwise"},
+		{"model.config.num_experts=8", "pipeline=null"},
+		{"model.config.num_experts=8", "pipeline=null", "mesh.dims.pp=1", "mesh.dims.dp_shard=2", "mesh.dims.ep=2", "training.global_batch_size=16"},
+		{"pipeline.num_microbatches=1"},                                                                                  // cases 4: fewer than stages
+		{"mesh.dims.tp=2", "mesh.dims.pp=1", "model.config.vocab_size=259", "model.config.ffn_hidden=33", "pipeline=null"}, // cases 2: uneven vocab
+	} {
+		m := sample()
+		require.NoError(t, Set(m, sets...))
+		require.NoError(t, Validate(m), "%v", sets)
+	}
+}
+
+func TestValidateRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		sets []string
+		want string
+	}{
+		{"missing section", []string{"optimizer=null"}, "section optimizer is missing: meshplan writes it"},
+		{"degree", []string{"mesh.dims.tp=0"}, "mesh.dims.tp is 0: it must be at least 1"},
+		{"world", []string{"mesh.world_size=4"}, "mesh.dims: pp(2) * dp_replicate(1) * dp_shard(1) * cp(1) * tp(1) = 2, but mesh.world_size is 4"},
+		{"vast degrees", []string{"mesh.dims.dp_shard=1048576", "mesh.dims.dp_replicate=1048576", "training.local_batch_size=16777216"},
+			"mesh.dims: pp(2) * dp_replicate(1048576) * dp_shard(1048576) * cp(1) * tp(1) = 2199023255552, but mesh.world_size is 2"},
+		{"order", []string{"mesh.order=pp,pp,tp,cp,dp_shard"}, "mesh.order: want each of pp, dp_replicate, dp_shard, cp, tp once"},
+		{"order word", []string{"mesh.order=pp,ep"}, `mesh.order: "ep" is not among pp, dp_replicate, dp_shard, cp, tp`},
+		{"kv heads", []string{"model.config.num_kv_heads=2", "mesh.dims.pp=1", "mesh.dims.tp=4", "mesh.world_size=4", "pipeline=null"},
+			"model.config.num_kv_heads 2 is not divisible by mesh.dims.tp 4 (tp may be 1, 2)"},
+		{"heads per kv head", []string{"model.config.num_kv_heads=5"}, "model.config.num_heads 16 is not divisible by model.config.num_kv_heads 5"},
+		{"odd head", []string{"model.config.head_dim=3"}, "model.config.head_dim 3 is odd: rotary embeddings turn pairs of channels"},
+		{"seq over tp", []string{"training.seq_len=65", "mesh.dims.pp=1", "mesh.dims.tp=2", "pipeline=null"}, "training.seq_len 65 is not divisible by mesh.dims.tp 2"},
+		{"seq over cp", []string{"training.seq_len=66", "mesh.dims.pp=1", "mesh.dims.cp=2", "pipeline=null"}, "training.seq_len 66 is not divisible by tp*2*cp = 4 (mesh.dims.tp 1, cp 2)"},
+		{"seq over model", []string{"training.seq_len=131073"}, "training.seq_len 131073 is above model.config.max_seq_len 131072"},
+		{"batch", []string{"training.global_batch_size=12"}, "training.global_batch_size 12 is not divisible by local_batch_size 8 * 1 data-parallel ranks = 8"},
+		{"accumulation", []string{"training.grad_accum_steps=2"}, "training.grad_accum_steps is 2, but global_batch_size 8 / (local_batch_size 8 * 1 data-parallel ranks) = 1"},
+		{"microbatches", []string{"pipeline.num_microbatches=3"}, "pipeline.num_microbatches 3 does not divide training.local_batch_size 8 (it may be 1, 2, 4, 8)"},
+		{"dtype", []string{"training.mixed_precision_param=float16"}, `training.mixed_precision_param: "float16" is not among float32, bfloat16`},
+		{"schedule", []string{"pipeline.schedule=2F2B"}, `pipeline.schedule: "2F2B" is not among GPipe, 1F1B`},
+		{"lr", []string{"optimizer.lr=-1"}, "optimizer.lr is -1: it must be at least 0"},
+		{"beta", []string{"optimizer.beta2=1"}, "optimizer.beta2 is 1: it must be at most 0.9999999999999999"},
+		{"norm", []string{"training.max_norm=0"}, "training.max_norm is 0: it must be above 0"},
+		{"two at once", []string{"training.max_norm=0", "training.steps=0"}, "training.steps is 0: it must be at least 1; training.max_norm is 0: it must be above 0"},
+		{"num_params", []string{"model.num_params=5"}, "model.num_params is 5, but model.config gives 6163712"},
+		{"flops", []string{"model.flops_per_token=5"}, "model.flops_per_token is 5, but model.config at seq_len 2048 gives 71585280"},
+		{"vast model", []string{"model.config.num_layers=16384", "model.config.dim=1048576", "model.config.ffn_hidden=16777216", "model.config.num_experts=65536", "pipeline=null"},
+			"model.config: the model is too large to count"},
+		{"ac option", []string{"activation_checkpoint.mode=selective", "activation_checkpoint.option=mm"}, `activation_checkpoint.option: "mm" is neither op nor a number of layers`},
+		{"ac mode", []string{"activation_checkpoint.mode=full", "activation_checkpoint.option=2"}, `activation_checkpoint.option: "2" has no meaning for mode full`},
+		{"ep region", []string{"mesh.dims.ep=3", "model.config.num_experts=9", "mesh.world_size=8", "mesh.dims={\"pp\":1,\"dp_shard\":2,\"cp\":2,\"tp\":2}", "training.global_batch_size=16", "pipeline=null"},
+			"mesh.dims.ep 3 does not divide dp_shard*cp*tp = 8, whose ranks it reuses (ep may be 1, 2, 4, 8)"},
+		{"ep experts", []string{"mesh.dims.ep=4", "model.config.num_experts=6", "mesh.world_size=4", "mesh.dims={\"pp\":1,\"dp_shard\":4}", "training.global_batch_size=32", "pipeline=null"},
+			"model.config.num_experts 6 is not divisible by mesh.dims.ep 4"},
+		{"ep dense", []string{"mesh.dims.ep=4", "mesh.world_size=4", "mesh.dims={\"pp\":1,\"dp_shard\":4}", "training.global_batch_size=32", "pipeline=null"},
+			"mesh.dims.ep 4 needs a model with experts, but model.config.num_experts is 0"},
+		{"stage count", []string{"mesh.dims.pp=4", "mesh.world_size=4"}, "pipeline.stages: 2 stages, but schedule 1F1B runs one on each of mesh.dims.pp 4 ranks: run pp-split again"},
+		{"stage lost a layer", []string{"pipeline.stages.0.fqns=tok_embeddings,layers.0,layers.2"}, "pipeline.stages: layers.1 is in no stage"},
+		{"stage repeats a layer", []string{"pipeline.stages.1.fqns=layers.2,layers.3,layers.4,layers.5,norm,lm_head"}, "pipeline.stages: layers.2 is in stage 0 and again in stage 1"},
+		{"stage cuts a layer", []string{"pipeline.stages.1.fqns=layers.3,layers.4.attention.wq,layers.5,norm,lm_head"},
+			"pipeline.stages: stage 1: layers.4.attention.wq cuts inside layers.4: stages hold whole modules; layers.4 is in no stage"},
+		{"stage rank", []string{"pipeline.stages.1.pp_rank=0"}, "pipeline.stages.1.pp_rank is 0: schedule 1F1B runs stage 1 on rank 1"},
+		{"stage params", []string{"pipeline.stages.1.num_params=7"}, "pipeline.stages.1.num_params is 7, but its modules have 3081984"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := sample()
+			require.NoError(t, Set(m, c.sets...))
+			require.EqualError(t, Validate(m), "manifest: "+c.want)
+		})
+	}
+}
