@@ -33,7 +33,7 @@ func (e *Error) ExitCode() int { return exitBadInput }
 // Nearest is the one of known that word was most likely meant to be, or "" where none is close: about a third of
 // word's letters, and at least one, may differ.
 func Nearest(word string, known []string) string {
-	best, least := "", max(1, (len(word)+1)/3)+1
+	best, least := "", max(1, len(word)/3)+1
 	for _, k := range known {
 		if d := distance(strings.ToLower(word), strings.ToLower(k)); d < least {
 			best, least = k, d
@@ -42,23 +42,28 @@ func Nearest(word string, known []string) string {
 	return best
 }
 
-// distance is the Levenshtein distance of a and b in bytes.
+// distance is the number of bytes to put in, take out, change, or swap with a neighbour to make b of a
+// (optimal string alignment).
 func distance(a, b string) int {
+	var last []int // the row before the one before
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
+		next := make([]int, len(b)+1)
+		next[0] = i + 1
 		for j := range len(b) {
-			d := diagonal
+			d := row[j]
 			if a[i] != b[j] {
 				d++
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(d, row[j]+1, row[j+1]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				d = min(d, last[j-1]+1)
+			}
+			next[j+1] = min(d, row[j+1]+1, next[j]+1)
 		}
+		last, row = row, next
 	}
 	return row[len(b)]
 }

@@ -17,7 +17,7 @@ func TestValidateAccepts(t *testing.T) {
 		{"compile.components=model", "float8.recipe=rowwise"},
 		{"model.config.num_experts=8", "pipeline=null"},
 		{"model.config.num_experts=8", "pipeline=null", "mesh.dims.pp=1", "mesh.dims.dp_shard=2", "mesh.dims.ep=2", "training.global_batch_size=16"},
-		{"pipeline.num_microbatches=1"},                                                                                  // cases 4: fewer than stages
+		{"pipeline.num_microbatches=1"},                                                                                    // cases 4: fewer than stages
 		{"mesh.dims.tp=2", "mesh.dims.pp=1", "model.config.vocab_size=259", "model.config.ffn_hidden=33", "pipeline=null"}, // cases 2: uneven vocab
 	} {
 		m := sample()

@@ -1,0 +1,311 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
+)
+
+// fake is a tool with one of everything.
+type fake struct {
+	tp     int
+	memory int64
+	lr     float64
+	kind   string
+	name   string
+	names  []string
+	args   []string
+	do     func(ctx context.Context, e *Env) error
+}
+
+func (f *fake) tool() Tool {
+	return Tool{
+		Name: "fake", Usage: "do nothing well", About: "It shows how tools behave.", Example: "fake --tp 2 | other",
+		Flags: nil, Manifest: true, Run: f.run,
+		Verbs: []Verb{
+			{Name: "show", Usage: "show one", Args: "DIR [FQN]", Run: f.run},
+			{Name: "pack", Usage: "pack many", Args: "FILE...", Run: f.run},
+		},
+	}
+}
+
+func (f *fake) run(ctx context.Context, e *Env) error {
+	f.args = e.Args
+	if f.do != nil {
+		return f.do(ctx, e)
+	}
+	return nil
+}
+
+func (f *fake) exec(in string, args ...string) (code int, out, errs string) {
+	t := f.tool()
+	f.tp, f.kind = 1, "1F1B"
+	t.Flags = append(t.Flags,
+		Count(&f.tp, "degree `N`", "tp", "tensor-parallel"), Bytes(&f.memory, "memory", "memory"), Number(&f.lr, "rate", "lr"),
+		Choice(&f.kind, []string{"GPipe", "1F1B"}, "schedule", "kind"), Text(&f.name, "name", "name"), Texts(&f.names, "names", "many"))
+	t.Verbs[0].Flags = append(t.Verbs[0].Flags, Count(&f.tp, "degree `N`", "tp", "tensor-parallel"))
+	var o, e bytes.Buffer
+	code = Run(t, append([]string{"/bin/fake"}, args...), strings.NewReader(in), &o, &e)
+	return code, o.String(), e.String()
+}
+
+func TestUsageErrors(t *testing.T) {
+	for line, want := range map[string]string{
+		"--tpp 2":                    "fake: unknown flag --tpp: did you mean --tp? (see fake --help)",
+		"--zzzzzzzz":                 "fake: unknown flag --zzzzzzzz (see fake --help)",
+		"--zzzzzzzz=a b":             "fake: unknown flag --zzzzzzzz (see fake --help)",
+		"shwo x":                     `fake: unknown verb "shwo": did you mean show? (see fake --help)`,
+		"x":                          `fake: unknown verb "x": not among show, pack, completion`,
+		"show":                       "fake: fake show: needs DIR [FQN] (see fake show --help)",
+		"show a b c":                 `fake: unexpected argument "c" (see fake show --help)`,
+		"show a --memory 2g":         "fake: unknown flag --memory (see fake show --help)",
+		"pack":                       "fake: fake pack: needs FILE... (see fake pack --help)",
+		"--tp":                       "fake: --tp needs a value (see fake --help)",
+		"--tp x":                     `fake: invalid value "x" for --tp: want a whole number such as 64, 1_000_000 or 4k (see fake --help)`,
+		"--tp 99999999999999999999k": `fake: invalid value "99999999999999999999k" for --tp: not a whole number that fits`,
+		"--memory 3parsecs":          `fake: invalid value "3parsecs" for --memory: unknown suffix "parsecs": want a size such as 512KiB, 80GiB or 2g (see fake --help)`,
+		"--memory -1":                `fake: invalid value "-1" for --memory: a size is not negative (see fake --help)`,
+		"--lr nan":                   `fake: invalid value "nan" for --lr: not a finite number (see fake --help)`,
+		"--kind 2F2B":                `fake: invalid value "2F2B" for --kind: not among GPipe, 1F1B (see fake --help)`,
+		"--log-level loud":           `fake: invalid value "loud" for --log-level: not among debug, info, warn, error (see fake --help)`,
+		"--quiet=perhaps":            `fake: invalid boolean value "perhaps" for --quiet: parse error (see fake --help)`,
+		"completion powershell":      `fake: no completion for "powershell": not among bash, zsh, fish`,
+	} {
+		t.Run(line, func(t *testing.T) {
+			code, out, errs := new(fake).exec("", strings.Fields(line)...)
+			require.Equal(t, 2, code)
+			require.Empty(t, out)
+			require.True(t, strings.HasPrefix(errs, want), "got %q, want %q", errs, want)
+			require.Equal(t, 1, strings.Count(errs, "\n"), "one line: %q", errs)
+		})
+	}
+}
+
+func TestFlags(t *testing.T) {
+	f := &fake{}
+	code, _, errs := f.exec("", "--tp", "4k", "--memory=1.5GiB", "-lr", "-3e-4", "--kind", "gpipe", "--name", "--tp", "--many", "a,b", "--many=c")
+	require.Equal(t, 0, code, errs)
+	require.Equal(t, fake{tp: 4000, memory: 3 << 29, lr: -3e-4, kind: "GPipe", name: "--tp", names: []string{"a,b", "c"}, args: []string{}}, *f)
+
+	f = &fake{}
+	code, _, errs = f.exec("", "--tensor-parallel", "1_000")
+	require.Equal(t, 0, code, errs)
+	require.Equal(t, 1000, f.tp)
+}
+
+func TestFlagsStandAnywhere(t *testing.T) {
+	for _, line := range []string{"show --tp 3 a b", "show a --tp 3 b", "show a b --tp=3", "--tp 3 show a b", "--quiet show a b --tp 3", "show --tp 3 -- a b"} {
+		f := &fake{}
+		code, _, errs := f.exec("", strings.Fields(line)...)
+		require.Equal(t, 0, code, errs)
+		require.Equal(t, 3, f.tp, line)
+		require.Equal(t, []string{"a", "b"}, f.args, line)
+	}
+	f := &fake{}
+	code, _, errs := f.exec("", "show", "--", "-a", "--tp")
+	require.Equal(t, 0, code, errs)
+	require.Equal(t, []string{"-a", "--tp"}, f.args)
+	code, _, _ = f.exec("", "pack", "-", "b", "c")
+	require.Equal(t, 0, code)
+	require.Equal(t, []string{"-", "b", "c"}, f.args)
+}
+
+func TestHelpGoesToStdout(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"-h"}, {"help"}, {"show", "--help"}, {"help", "show"}, {"show", "a", "b", "c", "-h"}} {
+		code, out, errs := new(fake).exec("", args...)
+		require.Equal(t, 0, code, args)
+		require.Empty(t, errs)
+		require.Contains(t, out, "--tp N", args)
+		require.Contains(t, out, "--quiet", args)
+	}
+	_, out, _ := new(fake).exec("", "--help")
+	require.Contains(t, out, "fake --tp 2 | other")
+	require.Contains(t, out, "(default: 1)")
+	require.NotContains(t, out, "man page")
+	code, out, _ := new(fake).exec("", "--version")
+	require.Equal(t, 0, code)
+	require.True(t, strings.HasPrefix(out, "fake version "), out)
+}
+
+func TestErrorsAreOneLineWithTheirCode(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+		want string
+	}{
+		{nil, 0, ""},
+		{errors.New("odd"), 1, "fake: odd\n"},
+		{exit.Input.Errorf("file x: line 3: bad"), 3, "fake: file x: line 3: bad\n"},
+		{exit.No.Errorf("a\nb\r\nc"), 4, "fake: a; b; c\n"},
+		{exit.Interrupted.Errorf("saved step 7"), 130, "fake: saved step 7\n"},
+		{fmt.Errorf("step 3: %w", context.Canceled), 130, "fake: step 3: interrupted\n"},
+		{&os.PathError{Op: "write", Path: "out", Err: syscall.ENOSPC}, 5, "fake: write out: no space left on device\n"},
+		{&os.PathError{Op: "write", Path: "out", Err: syscall.EPIPE}, 5, ""},
+	} {
+		f := &fake{do: func(context.Context, *Env) error { return c.err }}
+		code, out, errs := f.exec("", "-q")
+		require.Equal(t, c.code, code)
+		require.Empty(t, out)
+		require.Equal(t, c.want, errs)
+	}
+}
+
+func TestPanicIsOneLine(t *testing.T) {
+	f := &fake{do: func(context.Context, *Env) error { panic("no\nway") }}
+	code, out, errs := f.exec("")
+	require.Equal(t, 1, code)
+	require.Empty(t, out)
+	require.Regexp(t, `^fake: bug: no; way at titan/tools/internal/app.*, app_test.go:\d+ \(fake .*; please report this\)\n$`, errs)
+}
+
+func TestLog(t *testing.T) {
+	f := &fake{do: func(_ context.Context, e *Env) error {
+		e.Log.Debug("hidden")
+		e.Log.Info("saved", "folder", "a b", "step", 3)
+		e.Log.With("rank", 2).Warn("slow")
+		fmt.Fprintln(e.Explain, "a table")
+		return nil
+	}}
+	_, _, errs := f.exec("")
+	require.Equal(t, "fake: saved folder=\"a b\" step=3\n[rank2] fake: warning: slow\n", errs)
+	_, _, errs = f.exec("", "--explain", "--log-level", "debug")
+	require.Equal(t, "fake: debug: hidden\nfake: saved folder=\"a b\" step=3\n[rank2] fake: warning: slow\na table\n", errs)
+	_, _, errs = f.exec("", "--quiet", "--explain")
+	require.Empty(t, errs)
+	_, _, errs = f.exec("", "--log-format", "json", "--log-level=warn")
+	require.Regexp(t, `^{"time":".*","level":"WARN","msg":"slow","tool":"fake","rank":2}\n$`, errs)
+}
+
+const small = `{"schema": "titan.manifest/v1", "x-a": 1}`
+
+func TestManifestIO(t *testing.T) {
+	pass := &fake{do: func(_ context.Context, e *Env) error {
+		m, err := manifest.Read(e.In)
+		if err != nil {
+			return err
+		}
+		return e.WriteManifest(m)
+	}}
+	const want = "{\n  \"schema\": \"titan.manifest/v1\",\n  \"x-a\": 1\n}\n"
+	code, out, errs := pass.exec(small)
+	require.Equal(t, 0, code, errs)
+	require.Equal(t, want, out)
+	file := filepath.Join(t.TempDir(), "m.json")
+	code, out, _ = pass.exec(small, "-o", file)
+	require.Equal(t, 0, code)
+	require.Empty(t, out)
+	got, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, want, string(got))
+
+	read := &fake{do: func(_ context.Context, e *Env) error {
+		_, err := e.ReadManifest()
+		return err
+	}}
+	code, _, errs = read.exec(small)
+	require.Equal(t, 3, code)
+	require.Contains(t, errs, "section model is missing")
+	code, _, errs = read.exec("", "-i", file, "--set", "training.stepz=1")
+	require.Equal(t, 3, code)
+	require.Equal(t, "fake: manifest: training.stepz: unknown field: did you mean training.steps?\n", errs)
+	code, _, errs = read.exec("", "-i", file+".none")
+	require.Equal(t, 3, code)
+	require.Equal(t, "fake: open "+file+".none: no such file or directory\n", errs)
+}
+
+func TestWriteFileIsWholeOrAbsent(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "f"), filepath.Join(dir, "link")
+	require.NoError(t, os.WriteFile(path, []byte("old"), 0o640))
+	require.NoError(t, os.Symlink("f", link))
+	broken := errors.New("broken")
+	err := WriteFile(path, func(w io.Writer) error {
+		io.WriteString(w, "half")
+		return broken
+	})
+	require.ErrorIs(t, err, broken)
+	require.Equal(t, []string{"f", "link"}, names(t, dir))
+	require.NoError(t, WriteFile(link, func(w io.Writer) error { _, err := io.WriteString(w, "new"); return err }))
+	got, _ := os.ReadFile(path)
+	require.Equal(t, "new", string(got))
+	info, _ := os.Lstat(link)
+	require.Equal(t, os.ModeSymlink, info.Mode().Type())
+	info, _ = os.Stat(path)
+	require.Equal(t, os.FileMode(0o640), info.Mode().Perm())
+	err = WriteFile("/dev/full", func(w io.Writer) error { _, err := io.WriteString(w, "x"); return err })
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.Error(t, WriteFile(filepath.Join(dir, "none", "f"), func(io.Writer) error { return nil }))
+}
+
+func names(t *testing.T, dir string) (names []string) {
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestInterruptCancels(t *testing.T) {
+	f := &fake{do: func(ctx context.Context, _ *Env) error {
+		require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGINT))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Second):
+			return errors.New("not cancelled")
+		}
+	}}
+	code, _, errs := f.exec("")
+	require.Equal(t, 130, code)
+	require.Equal(t, "fake: interrupted\n", errs)
+}
+
+func TestCompletionScripts(t *testing.T) {
+	_, script, errs := new(fake).exec("", "completion", "bash")
+	require.Empty(t, errs)
+	ask := func(words ...string) string {
+		c := exec.Command("bash", "-c", script+`
+COMP_WORDS=("$@") COMP_CWORD=$(($#-1)); _fake; echo "${COMPREPLY[*]}"`, "bash")
+		c.Args = append(c.Args, words...)
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, string(out))
+		return strings.TrimSpace(string(out))
+	}
+	if _, err := exec.LookPath("bash"); err == nil {
+		require.Equal(t, "show pack completion", ask("fake", ""))
+		require.Equal(t, "show", ask("fake", "s"))
+		require.Equal(t, "--tp --tensor-parallel", ask("fake", "--t"))
+		require.Equal(t, "GPipe 1F1B", ask("fake", "--kind", ""))
+		require.Equal(t, "--tp --tensor-parallel", ask("fake", "show", "--t"))
+		require.Equal(t, "text json", ask("fake", "show", "--log-format", ""))
+	}
+	for _, shell := range []string{"zsh", "fish"} {
+		code, script, _ := new(fake).exec("", "completion", shell)
+		require.Equal(t, 0, code)
+		require.Contains(t, script, "show")
+		require.Contains(t, script, "kind")
+	}
+}
+
+func TestManPage(t *testing.T) {
+	code, page, _ := new(fake).exec("", "man")
+	require.Equal(t, 0, code)
+	require.Contains(t, page, `.TH fake 1`)
+	require.Contains(t, page, "fake --tp 2 | other")
+	require.Contains(t, page, "show one")
+}

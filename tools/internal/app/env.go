@@ -1,0 +1,135 @@
+package app
+
+import (
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
+)
+
+// Env is what a tool's function works with.
+type Env struct {
+	Args    []string               // the arguments after the verb
+	Given   func(flag string) bool // whether the command line sets a flag
+	In      io.Reader
+	Out     io.Writer    // data alone
+	Explain io.Writer    // tables for people: stderr under --explain, else nowhere
+	Log     *slog.Logger // stderr; an attribute "rank" becomes a prefix
+
+	tool   string
+	common common
+	screen *screen
+}
+
+// common holds the flags that every tool has, and those of tools that read or write a manifest.
+type common struct {
+	in, out                    string
+	sets                       []string
+	explain, quiet, noProgress bool
+	logFormat, logLevel        string
+}
+
+const commonCategory = "Every tool:"
+
+func (o *common) flags(manifest bool) []cli.Flag {
+	o.logFormat, o.logLevel = "text", "info"
+	fs := []cli.Flag{
+		Switch(&o.explain, "print a table for people on stderr", "explain"),
+		Switch(&o.quiet, "print errors only", "quiet", "q"),
+		Switch(&o.noProgress, "draw no progress bar", "no-progress"),
+		Choice(&o.logFormat, []string{"text", "json"}, "form of log lines", "log-format"),
+		Choice(&o.logLevel, []string{"debug", "info", "warn", "error"}, "least level logged", "log-level"),
+	}
+	if manifest {
+		fs = append([]cli.Flag{
+			Text(&o.in, "manifest to read, from `FILE` or - for stdin", "i", "in"),
+			Text(&o.out, "write the manifest to `FILE`, whole or not at all, or - for stdout", "o", "out"),
+			Texts(&o.sets, "override a manifest field: `section.field=value` (repeatable)", "set"),
+		}, fs...)
+	}
+	for _, f := range fs {
+		switch f := f.(type) {
+		case *cli.BoolFlag:
+			f.Category = commonCategory
+		case *cli.GenericFlag:
+			f.Category = commonCategory
+		}
+	}
+	return fs
+}
+
+func (e *Env) apply(o common) {
+	e.common = o
+	e.Log = newLogger(e.screen, e.tool, o.logFormat, o.logLevel, o.quiet)
+	if o.explain && !o.quiet {
+		e.Explain = e.screen
+	}
+}
+
+// ReadManifest reads the manifest that -i names, or stdin's. It applies --set, then edits (a tool's own flags),
+// and validates what comes out.
+func (e *Env) ReadManifest(edits ...func(*manifest.Manifest) error) (*manifest.Manifest, error) {
+	in := e.In
+	switch {
+	case e.common.in != "" && e.common.in != "-":
+		f, err := os.Open(e.common.in)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	case e.common.in == "" && isTerminal(e.In):
+		return nil, exit.Usage.Errorf("stdin is a terminal: pipe a manifest in (meshplan ... | %s) or name one with -i FILE", e.tool)
+	}
+	m, err := manifest.Read(in)
+	if err != nil {
+		return nil, err
+	}
+	return m, e.finish(m, edits)
+}
+
+// NewManifest makes a manifest from nothing: edits, then --set, then validation.
+func (e *Env) NewManifest(edits ...func(*manifest.Manifest) error) (*manifest.Manifest, error) {
+	m := &manifest.Manifest{Schema: manifest.SchemaName}
+	for _, edit := range edits {
+		if err := edit(m); err != nil {
+			return nil, err
+		}
+	}
+	return m, e.finish(m, nil)
+}
+
+func (e *Env) finish(m *manifest.Manifest, edits []func(*manifest.Manifest) error) error {
+	if err := manifest.Set(m, e.common.sets...); err != nil {
+		return err
+	}
+	for _, edit := range edits {
+		if err := edit(m); err != nil {
+			return err
+		}
+	}
+	return manifest.Validate(m)
+}
+
+// WriteManifest writes m to the file that -o names, or to stdout.
+func (e *Env) WriteManifest(m *manifest.Manifest) error {
+	return e.WriteOut(func(w io.Writer) error { return manifest.Write(w, m) })
+}
+
+// WriteOut sends what write writes to the file that -o names, whole or not at all, or to stdout.
+func (e *Env) WriteOut(write func(io.Writer) error) error {
+	if e.common.out == "" || e.common.out == "-" {
+		return write(e.Out)
+	}
+	return WriteFile(e.common.out, write)
+}
+
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,53 @@
+package app
+
+import (
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// WriteFile makes path hold what write writes, whole or not at all: the bytes go to a temporary file in the
+// same folder, which is renamed over path when they are all on disk. A link stays and its target is replaced;
+// a device or a pipe is written to directly. The file keeps its permissions, a new one gets 0666 less the umask.
+func WriteFile(path string, write func(io.Writer) error) (err error) {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	mode := fs.FileMode(0o666)
+	old, err := os.Stat(path)
+	if err == nil {
+		mode = old.Mode().Perm()
+		if !old.Mode().IsRegular() {
+			return writeTo(path, os.O_WRONLY, 0, write)
+		}
+	}
+	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
+	defer func() {
+		if err != nil {
+			os.Remove(temp)
+		}
+	}()
+	if err := writeTo(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode, write); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
+}
+
+func writeTo(path string, flag int, mode fs.FileMode, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, flag, mode)
+	if err != nil {
+		return err
+	}
+	if err := write(f); err != nil {
+		f.Close()
+		return err
+	}
+	if flag&os.O_CREATE != 0 { // a pipe cannot be synced
+		if err := f.Sync(); err != nil {
+			f.Close()
+			return err
+		}
+	}
+	return f.Close()
+}

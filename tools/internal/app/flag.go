@@ -1,0 +1,120 @@
+package app
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"titan/libtitan/manifest"
+)
+
+// value is a flag's place in an options struct. An empty show hides a default.
+type value[T any] struct {
+	dst   *T
+	parse func(string) (T, error)
+	show  func(T) string
+}
+
+func (v *value[T]) String() string    { return v.show(*v.dst) }
+func (v *value[T]) Serialize() string { return v.show(*v.dst) }
+func (v *value[T]) Set(s string) error {
+	x, err := v.parse(s)
+	if err == nil {
+		*v.dst = x
+	}
+	return err
+}
+
+func flagOf[T any](v *value[T], usage string, names []string) cli.Flag {
+	return &cli.GenericFlag{Name: names[0], Aliases: names[1:], Usage: usage, Value: v}
+}
+
+// Count is a flag for a whole number, as manifest.ParseCount reads it: 1_000_000, 4k. *dst is the default; 0 is
+// not shown as one. A `word` in back quotes in usage names the value.
+func Count[T int | int64 | uint64](dst *T, usage string, names ...string) cli.Flag {
+	parse := func(s string) (T, error) {
+		if u, err := strconv.ParseUint(s, 10, 64); err == nil && uint64(T(u)) == u && T(u) >= 0 {
+			return T(u), nil
+		}
+		n, err := manifest.ParseCount(s)
+		if err == nil && int64(T(n)) == n && (T(n) < 0) == (n < 0) {
+			return T(n), nil
+		}
+		if err == nil {
+			err = fmt.Errorf("out of range")
+		}
+		return 0, err
+	}
+	return flagOf(&value[T]{dst, parse, func(n T) string {
+		if n == 0 {
+			return ""
+		}
+		return fmt.Sprint(n)
+	}}, usage, names)
+}
+
+// Bytes is a flag for a size, as manifest.ParseBytes reads it: 80GiB, 512KiB, 2g.
+func Bytes(dst *int64, usage string, names ...string) cli.Flag {
+	return flagOf(&value[int64]{dst, manifest.ParseBytes, func(n int64) string {
+		if n == 0 {
+			return ""
+		}
+		return manifest.FormatBytes(n)
+	}}, usage, names)
+}
+
+// Number is a flag for a real number.
+func Number(dst *float64, usage string, names ...string) cli.Flag {
+	parse := func(s string) (float64, error) {
+		x, err := strconv.ParseFloat(s, 64)
+		if err != nil || x-x != 0 { // a NaN or an infinity
+			return 0, fmt.Errorf("not a finite number")
+		}
+		return x, nil
+	}
+	return flagOf(&value[float64]{dst, parse, func(x float64) string {
+		if x == 0 {
+			return ""
+		}
+		return strconv.FormatFloat(x, 'g', -1, 64)
+	}}, usage, names)
+}
+
+// Text is a flag for a string.
+func Text(dst *string, usage string, names ...string) cli.Flag {
+	return flagOf(&value[string]{dst, func(s string) (string, error) { return s, nil }, func(s string) string { return s }}, usage, names)
+}
+
+// Texts is a flag that may be given many times.
+func Texts(dst *[]string, usage string, name string) cli.Flag {
+	add := func(s string) ([]string, error) { return append(slices.Clip(*dst), s), nil }
+	return flagOf(&value[[]string]{dst, add, func(s []string) string { return strings.Join(s, ",") }}, usage, []string{name})
+}
+
+// Choice is a flag for one of choices, in any case; *dst gets the spelling that choices has.
+func Choice(dst *string, choices []string, usage string, names ...string) cli.Flag {
+	parse := func(s string) (string, error) {
+		for _, c := range choices {
+			if strings.EqualFold(c, s) {
+				return c, nil
+			}
+		}
+		return "", fmt.Errorf("not among %s", strings.Join(choices, ", "))
+	}
+	v := &choice{value[string]{dst, parse, func(s string) string { return s }}, choices}
+	return &cli.GenericFlag{Name: names[0], Aliases: names[1:], Usage: usage + ": " + strings.Join(choices, ", "), Value: v}
+}
+
+// choice keeps its choices for shell completion.
+type choice struct {
+	value[string]
+	choices []string
+}
+
+// Switch is a flag without a value.
+func Switch(dst *bool, usage string, names ...string) cli.Flag {
+	return &cli.BoolFlag{Name: names[0], Aliases: names[1:], Usage: usage, Destination: dst, Value: *dst}
+}
