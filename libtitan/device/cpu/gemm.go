@@ -1,0 +1,225 @@
+package cpu
+
+// Blocking of matrix products. An element of C is a sum over blocks of blockK terms in ascending order, each block one chain
+// of fused multiply-adds: that, and nothing else here, decides the bits.
+const (
+	blockK = 256  // a panel of B (blockK x nr) stays in the 32 KiB L1 cache
+	blockM = 48   // rows of C in a task; a multiple of every mr. blockM x blockK of A stays in L2
+	blockN = 512  // columns of C in a task; a multiple of every nr
+	packK  = 4096 // at most packK x packN of B is packed at a time: 16 MiB
+	packN  = 1024
+)
+
+// Gemm computes C = op(A)·op(B), or C += op(A)·op(B) when accumulate is set. op(A) is m x k, op(B) k x n, C m x n; op(X) is X,
+// or X transposed when its flag is set. ld* are the floats from one stored row to the next.
+//
+// With k = 0 and accumulate unset, C becomes zero. C must not overlap A or B.
+func (e *Engine) Gemm(transA, transB bool, m, n, k int, a, b, c []float32, lda, ldb, ldc int, accumulate bool) {
+	if e.dnnl != nil && m > 0 && n > 0 && k > 0 {
+		e.dnnl.sgemm(transA, transB, m, n, k, a, b, c, lda, ldb, ldc, accumulate)
+		return
+	}
+	g := gemm[float32, float32]{e, operand[float32]{a, lda, transA}, operand[float32]{b, ldb, transB}, c, ldc}
+	g.run(m, n, k, accumulate)
+}
+
+// GemmBF16 is [Engine.Gemm] on bfloat16 A and B with a float32 C; products and sums are float32.
+func (e *Engine) GemmBF16(transA, transB bool, m, n, k int, a, b []uint16, c []float32, lda, ldb, ldc int, accumulate bool) {
+	gemmBF16(e, transA, transB, m, n, k, a, b, c, lda, ldb, ldc, accumulate)
+}
+
+// GemmBF16Out is [Engine.GemmBF16] with a bfloat16 C, rounded once after the last term.
+func (e *Engine) GemmBF16Out(transA, transB bool, m, n, k int, a, b, c []uint16, lda, ldb, ldc int) {
+	gemmBF16(e, transA, transB, m, n, k, a, b, c, lda, ldb, ldc, false)
+}
+
+func gemmBF16[C elem](e *Engine, transA, transB bool, m, n, k int, a, b []uint16, c []C, lda, ldb, ldc int, accumulate bool) {
+	if e.dnnl != nil && m > 0 && n > 0 && k > 0 {
+		dnnlMatmul(e.dnnl, transA, transB, m, n, k, a, b, c, lda, ldb, ldc, accumulate)
+		return
+	}
+	g := gemm[uint16, C]{e, operand[uint16]{a, lda, transA}, operand[uint16]{b, ldb, transB}, c, ldc}
+	g.run(m, n, k, accumulate)
+}
+
+// operand is a stored matrix and how to read it: element (i,j) of op(X) is x[i*ld+j], or x[j*ld+i] when trans is set.
+type operand[T elem] struct {
+	x     []T
+	ld    int
+	trans bool
+}
+
+// gemm is one product: inputs of type T, output of type C.
+type gemm[T, C elem] struct {
+	e   *Engine
+	a   operand[T]
+	b   operand[T]
+	c   []C
+	ldc int
+}
+
+// run walks over parts of B that are packed once and shared by all tasks.
+func (g *gemm[T, C]) run(m, n, k int, accumulate bool) {
+	if k == 0 && !accumulate {
+		for i := range m {
+			clear(g.c[i*g.ldc:][:n])
+		}
+	}
+	e := g.e
+	stepK, stepN := packK, packN
+	if scratchFor[C](1) > 0 && k > packK { // a bfloat16 C cannot hold the sums of one part of k
+		stepK, stepN = k, max(1, packK*packN/k/e.k.nr)*e.k.nr
+	}
+	for j := 0; m > 0 && j < n; j += stepN {
+		cols := min(stepN, n-j)
+		for p := 0; p < k; p += stepK {
+			depth := min(stepK, k-p)
+			packed := e.borrow(depth*roundUp(cols, e.k.nr), 1)
+			bp := packed.take(depth * roundUp(cols, e.k.nr))
+			g.packB(bp, p, j, depth, cols)
+			g.tasks(bp, p, j, m, depth, cols, accumulate || p > 0)
+			e.giveBack(packed)
+		}
+	}
+}
+
+// packB copies rows [p0,p0+depth) and columns [j0,j0+cols) of op(B) into panels: for each block of blockK rows, for each nr
+// columns, the rows one after the other, nr wide, zeros beyond cols.
+func (g *gemm[T, C]) packB(dst []float32, p0, j0, depth, cols int) {
+	nr := g.e.k.nr
+	panels := (cols + nr - 1) / nr
+	blocks := (depth + blockK - 1) / blockK
+	g.e.For(blocks*panels, 8, func(lo, hi int) {
+		s := g.e.borrow(scratchFor[T](nr*blockK), 1)
+		defer g.e.giveBack(s)
+		wide := s.take(scratchFor[T](nr * blockK))
+		for t := lo; t < hi; t++ {
+			p, j := t/panels*blockK, t%panels*nr
+			kc, w := min(blockK, depth-p), min(nr, cols-j)
+			out := dst[p*panels*nr+j*kc:][:kc*nr]
+			packPanel(g.e.k, out, wide, g.b, p0+p, j0+j, kc, w)
+		}
+	})
+}
+
+// packPanel copies kc rows and w <= nr columns of op(B) from (p,j) on; wide is scratch for bfloat16.
+func packPanel[T elem](k *kernels, out, wide []float32, b operand[T], p, j, kc, w int) {
+	nr := k.nr
+	if w < nr {
+		clear(out)
+	}
+	if !b.trans {
+		for r := range kc {
+			copyWide(k, out[r*nr:][:w], b.x[(p+r)*b.ld+j:][:w])
+		}
+		return
+	}
+	src, stride := rowsWide(k, wide, b.x[j*b.ld+p:], b.ld, w, kc)
+	k.packCols(out, src, stride, w, kc, nr)
+}
+
+// rowsWide gives rows of cols elements, ld apart, as float32: in place, or widened into buf. It returns their new distance.
+func rowsWide[T elem](k *kernels, buf []float32, x []T, ld, rows, cols int) ([]float32, int) {
+	if f, ok := any(x).([]float32); ok {
+		return f, ld
+	}
+	for r := range rows {
+		copyWide(k, buf[r*cols:][:cols], x[r*ld:][:cols])
+	}
+	return buf, cols
+}
+
+// tasks computes columns [j0,j0+cols) of C from a packed part of B, blockM x blockN elements at a time.
+func (g *gemm[T, C]) tasks(bp []float32, p0, j0, m, depth, cols int, add bool) {
+	k := g.e.k
+	across := (cols + blockN - 1) / blockN
+	g.e.For((m+blockM-1)/blockM*across, 1, func(lo, hi int) {
+		t := &task[T, C]{gemm: g, k: k, add: add}
+		ar := g.e.borrow(k.mr*k.nr+scratchFor[C](blockM*blockN)+blockM*blockK, 3)
+		defer g.e.giveBack(ar)
+		t.edge, t.out, t.ap = ar.take(k.mr*k.nr), ar.take(scratchFor[C](blockM*blockN)), ar.take(blockM*blockK)
+		for x := lo; x < hi; x++ {
+			i, j := x/across*blockM, x%across*blockN
+			t.block(bp, roundUp(cols, k.nr), p0, j0, i, j, min(blockM, m-i), min(blockN, cols-j), depth)
+		}
+	})
+}
+
+// task is the scratch of one worker: packed rows of A, the tile of C that sticks out, the float32 form of a bfloat16 C.
+type task[T, C elem] struct {
+	*gemm[T, C]
+	k             *kernels
+	ap, edge, out []float32
+	add           bool
+}
+
+// block computes rows x cols of C at (i, j0+j); width is the padded width of the packed part.
+func (t *task[T, C]) block(bp []float32, width, p0, j0, i, j, rows, cols, depth int) {
+	c, ldc := target(t.out, t.c[i*t.ldc+j0+j:]), t.ldc
+	wide := scratchFor[C](1) > 0
+	if wide {
+		c, ldc = t.out, blockN
+	}
+	for p := 0; p < depth; p += blockK {
+		kc := min(blockK, depth-p)
+		t.product(bp[p*width+j*kc:], c, ldc, i, p0+p, rows, cols, kc, t.add || p > 0)
+	}
+	if wide {
+		for r := range rows {
+			stored(t.k, t.c[(i+r)*t.ldc+j0+j:][:cols], c[r*ldc:][:cols])
+		}
+	}
+}
+
+// product adds (or writes) one block of k: full tiles go to C directly, the rest through edge.
+func (t *task[T, C]) product(bp, c []float32, ldc, i, p, rows, cols, kc int, add bool) {
+	mr, nr := t.k.mr, t.k.nr
+	a, rs, ps := t.rowsOfA(i, p, rows, kc)
+	for y := 0; y < cols; y += nr {
+		panel := &bp[y*kc]
+		for x := 0; x < rows; x += mr {
+			strip := at(&a[0], x*rs)
+			if x+mr <= rows && y+nr <= cols {
+				t.k.tile(kc, strip, rs, ps, panel, nr, 0, &c[x*ldc+y], ldc, 1, add)
+				continue
+			}
+			t.tileEdge(kc, strip, rs, ps, panel, c[x*ldc+y:], ldc, min(mr, rows-x), min(nr, cols-y), add)
+		}
+	}
+}
+
+// rowsOfA gives a block of op(A) and its strides. A float32 A that is not transposed is read where it lies; the others are
+// copied, and so are the rows at the lower edge, padded to whole strips.
+func (t *task[T, C]) rowsOfA(i, p, rows, kc int) (a []float32, rs, ps int) {
+	padded := roundUp(rows, t.k.mr)
+	if t.a.trans {
+		for r := range kc {
+			row := t.ap[r*padded:][:padded]
+			copyWide(t.k, row[:rows], t.a.x[(p+r)*t.a.ld+i:][:rows])
+			clear(row[rows:])
+		}
+		return t.ap, 1, padded
+	}
+	if f, ok := any(t.a.x).([]float32); ok && rows == padded {
+		return f[i*t.a.ld+p:], t.a.ld, 1
+	}
+	for r := range rows {
+		copyWide(t.k, t.ap[r*kc:][:kc], t.a.x[(i+r)*t.a.ld+p:][:kc])
+	}
+	clear(t.ap[rows*kc : padded*kc])
+	return t.ap, kc, 1
+}
+
+// tileEdge computes a whole tile aside and moves the rows x cols of it that exist.
+func (t *task[T, C]) tileEdge(kc int, a *float32, rs, ps int, panel *float32, c []float32, ldc, rows, cols int, add bool) {
+	nr := t.k.nr
+	if add {
+		for r := range rows {
+			copy(t.edge[r*nr:][:cols], c[r*ldc:][:cols])
+		}
+	}
+	t.k.tile(kc, a, rs, ps, panel, nr, 0, &t.edge[0], nr, 1, add)
+	for r := range rows {
+		copy(c[r*ldc:][:cols], t.edge[r*nr:][:cols])
+	}
+}

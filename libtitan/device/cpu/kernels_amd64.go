@@ -1,0 +1,267 @@
+package cpu
+
+import (
+	"math"
+
+	"golang.org/x/sys/cpu"
+)
+
+// bestKernels picks the widest set this CPU runs.
+func bestKernels() *kernels {
+	sets := availableKernels()
+	return sets[len(sets)-1]
+}
+
+// availableKernels lists the sets this CPU runs, slowest first.
+func availableKernels() []*kernels {
+	sets := []*kernels{scalarKernels()}
+	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA {
+		return sets
+	}
+	sets = append(sets, avx2Kernels())
+	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ {
+		sets = append(sets, avx512Kernels())
+	}
+	return sets
+}
+
+func avx2Kernels() *kernels {
+	k := scalarKernels()
+	k.name = "avx2"
+	k.tile, k.tile6 = tile6x16, tile6x16
+	k.exp, k.softGrad, k.max, k.dot, k.dot3 = expVec, softGradVec, maxVec, dotVec, dot3Vec
+	k.scale, k.scaleMul, k.normGrad, k.rope = scaleVec, scaleMulVec, normGradVec, ropeVec
+	k.silu, k.siluGrad, k.add, k.adamw = siluVec, siluGradVec, addVec, adamwVec
+	k.widen, k.narrow = widenVec, narrowVec
+	return k
+}
+
+func avx512Kernels() *kernels {
+	k := avx2Kernels()
+	k.name = "avx512"
+	k.mr, k.nr, k.tile = 12, 32, tile12x32
+	return k
+}
+
+// The assembler works on multiples of 8 elements. The wrappers below give it the body of a slice and then the
+// rest in arrays of 8, so that an element's bits do not depend on where in its row it stands.
+
+//go:noescape
+func tile6x16(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32, ldc, panels int, add bool)
+
+//go:noescape
+func tile12x32(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32, ldc, panels int, add bool)
+
+//go:noescape
+func expAVX2(n int, y, x *float32, shift float32, s *expScale) float32
+
+//go:noescape
+func softGradAVX2(n int, s, dp *float32, shift, delta float32, sc *expScale)
+
+//go:noescape
+func maxAVX2(n int, x *float32) float32
+
+//go:noescape
+func dotAVX2(n int, x, y *float32) float32
+
+//go:noescape
+func dot3AVX2(n int, x, y, z *float32) float32
+
+//go:noescape
+func scaleAVX2(n int, y, x *float32, s float32)
+
+//go:noescape
+func scaleMulAVX2(n int, y, x, w *float32, s float32)
+
+//go:noescape
+func normGradAVX2(n int, dx, dw, dy, x, w *float32, r, s float32)
+
+//go:noescape
+func ropeAVX2(n int, y, x, cos, sin *float32, sign float32)
+
+//go:noescape
+func siluAVX2(n int, y, a, b *float32, s *expScale)
+
+//go:noescape
+func siluGradAVX2(n int, da, db, dy, a, b *float32, s *expScale)
+
+//go:noescape
+func addAVX2(n int, y, a, b *float32)
+
+//go:noescape
+func adamwAVX2(n int, p, grad, m, v *float32, s *adamScalars)
+
+//go:noescape
+func widenAVX2(n int, y *float32, x *uint16)
+
+//go:noescape
+func narrowAVX2(n int, y *uint16, x *float32)
+
+// body is the part of n elements that fills whole vectors.
+func body(n int) int { return n &^ 7 }
+
+func expVec(y, x []float32, shift float32, s *expScale) float32 {
+	n := body(len(x))
+	var sum float32
+	if n > 0 {
+		sum = expAVX2(n, &y[0], &x[0], shift, s)
+	}
+	if n < len(x) {
+		var t [8]float32
+		for i := copy(t[:], x[n:]); i < 8; i++ {
+			t[i] = float32(math.Inf(-1))
+		}
+		sum += expAVX2(8, &t[0], &t[0], shift, s)
+		copy(y[n:], t[:])
+	}
+	return sum
+}
+
+func softGradVec(s, dp []float32, shift, delta float32, sc *expScale) {
+	n := body(len(s))
+	if n > 0 {
+		softGradAVX2(n, &s[0], &dp[0], shift, delta, sc)
+	}
+	if n < len(s) {
+		var t, u [8]float32
+		copy(t[:], s[n:])
+		copy(u[:], dp[n:])
+		softGradAVX2(8, &t[0], &u[0], shift, delta, sc)
+		copy(s[n:], t[:])
+		copy(dp[n:], u[:])
+	}
+}
+
+func maxVec(x []float32) float32 {
+	n := body(len(x))
+	m := float32(math.Inf(-1))
+	if n > 0 {
+		m = maxAVX2(n, &x[0])
+	}
+	for _, v := range x[n:] {
+		m = max(m, v)
+	}
+	return m
+}
+
+func dotVec(x, y []float32) float32 {
+	n := body(len(x))
+	var s float32
+	if n > 0 {
+		s = dotAVX2(n, &x[0], &y[0])
+	}
+	return s + dotGo(x[n:], y[n:])
+}
+
+func dot3Vec(x, y, z []float32) float32 {
+	n := body(len(x))
+	var s float32
+	if n > 0 {
+		s = dot3AVX2(n, &x[0], &y[0], &z[0])
+	}
+	return s + dot3Go(x[n:], y[n:], z[n:])
+}
+
+func scaleVec(y, x []float32, s float32) {
+	n := body(len(x))
+	if n > 0 {
+		scaleAVX2(n, &y[0], &x[0], s)
+	}
+	scaleGo(y[n:], x[n:], s)
+}
+
+func scaleMulVec(y, x, w []float32, s float32) {
+	n := body(len(x))
+	if n > 0 {
+		scaleMulAVX2(n, &y[0], &x[0], &w[0], s)
+	}
+	scaleMulGo(y[n:], x[n:], w[n:], s)
+}
+
+func normGradVec(dx, dw, dy, x, w []float32, r, s float32) {
+	n := body(len(x))
+	if n > 0 {
+		normGradAVX2(n, &dx[0], &dw[0], &dy[0], &x[0], &w[0], r, s)
+	}
+	normGradGo(dx[n:], dw[n:], dy[n:], x[n:], w[n:], r, s)
+}
+
+func ropeVec(y, x, cos, sin []float32, sign float32) {
+	n := body(len(x))
+	if n > 0 {
+		ropeAVX2(n, &y[0], &x[0], &cos[0], &sin[0], sign)
+	}
+	ropeGo(y[n:], x[n:], cos[n/2:], sin[n/2:], sign)
+}
+
+func siluVec(y, a, b []float32) {
+	n := body(len(a))
+	s := newExpScale(1)
+	if n > 0 {
+		siluAVX2(n, &y[0], &a[0], &b[0], s)
+	}
+	if n < len(a) {
+		var t, u [8]float32
+		copy(t[:], a[n:])
+		copy(u[:], b[n:])
+		siluAVX2(8, &t[0], &t[0], &u[0], s)
+		copy(y[n:], t[:])
+	}
+}
+
+func siluGradVec(da, db, dy, a, b []float32) {
+	n := body(len(a))
+	s := newExpScale(1)
+	if n > 0 {
+		siluGradAVX2(n, &da[0], &db[0], &dy[0], &a[0], &b[0], s)
+	}
+	if n < len(a) {
+		var ta, tb, g, da8, db8 [8]float32
+		copy(ta[:], a[n:])
+		copy(tb[:], b[n:])
+		copy(g[:], dy[n:])
+		siluGradAVX2(8, &da8[0], &db8[0], &g[0], &ta[0], &tb[0], s)
+		copy(da[n:], da8[:])
+		copy(db[n:], db8[:])
+	}
+}
+
+func addVec(y, a, b []float32) {
+	n := body(len(a))
+	if n > 0 {
+		addAVX2(n, &y[0], &a[0], &b[0])
+	}
+	addGo(y[n:], a[n:], b[n:])
+}
+
+func adamwVec(p, g, m, v []float32, s *adamScalars) {
+	n := body(len(p))
+	if n > 0 {
+		adamwAVX2(n, &p[0], &g[0], &m[0], &v[0], s)
+	}
+	adamwGo(p[n:], g[n:], m[n:], v[n:], s)
+}
+
+func widenVec(y []float32, x []uint16) {
+	n := body(len(x))
+	if n > 0 {
+		widenAVX2(n, &y[0], &x[0])
+	}
+	for i, b := range x[n:] {
+		y[n+i] = math.Float32frombits(uint32(b) << 16)
+	}
+}
+
+func narrowVec(y []uint16, x []float32) {
+	n := body(len(x))
+	if n > 0 {
+		narrowAVX2(n, &y[0], &x[0])
+	}
+	if n < len(x) {
+		var t [8]float32
+		var u [8]uint16
+		copy(t[:], x[n:])
+		narrowAVX2(8, &u[0], &t[0])
+		copy(y[n:], u[:])
+	}
+}

@@ -1,0 +1,109 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+)
+
+// Ignored is the label that takes no part in the loss, as PyTorch's ignore_index.
+const Ignored = -100
+
+// CrossEntropy writes each row's log-sum-exp and, when perRow is not nil, its loss lse - logits[label] (0 for [Ignored]), and
+// returns the sum of the losses in float64, added in row order. logits are [rows, vocab].
+// A label outside [0,vocab) that is not Ignored is an error.
+func (e *Engine) CrossEntropy(perRow, lse, logits []float32, labels []int32, rows, vocab int) (float64, error) {
+	return crossEntropy(e, perRow, lse, logits, labels, rows, vocab)
+}
+
+// CrossEntropyBF16 is [Engine.CrossEntropy] on bfloat16 logits, computed in float32.
+func (e *Engine) CrossEntropyBF16(perRow, lse []float32, logits []uint16, labels []int32, rows, vocab int) (float64, error) {
+	return crossEntropy(e, perRow, lse, logits, labels, rows, vocab)
+}
+
+// CrossEntropyBackward writes dlogits = scale*(softmax(logits) - onehot(label)), zeros in ignored rows; dlogits may be logits.
+// Labels are those the forward accepted.
+func (e *Engine) CrossEntropyBackward(dlogits, logits []float32, labels []int32, lse []float32, scale float32, rows, vocab int) {
+	crossEntropyBackward(e, dlogits, logits, labels, lse, scale, rows, vocab)
+}
+
+// CrossEntropyBackwardBF16 is [Engine.CrossEntropyBackward] on bfloat16.
+func (e *Engine) CrossEntropyBackwardBF16(dlogits, logits []uint16, labels []int32, lse []float32, scale float32, rows, vocab int) {
+	crossEntropyBackward(e, dlogits, logits, labels, lse, scale, rows, vocab)
+}
+
+// lossGrain is the rows of a task, lossSpan the columns handled at a time: rows may be 128k wide, scratch is not.
+const (
+	lossGrain = 16
+	lossSpan  = 4096
+)
+
+func crossEntropy[T elem](e *Engine, perRow, lse []float32, logits []T, labels []int32, rows, vocab int) (float64, error) {
+	for i, l := range labels[:rows] {
+		if l != Ignored && (l < 0 || int(l) >= vocab) {
+			return 0, fmt.Errorf("cross entropy: label %d of token %d: want 0..%d, or %d to ignore it", l, i, vocab-1, Ignored)
+		}
+	}
+	losses := make([]float64, rows)
+	e.For(rows, lossGrain, func(lo, hi int) {
+		ar := e.borrow(2*lossSpan, 2)
+		defer e.giveBack(ar)
+		buf, wide := ar.take(lossSpan), ar.take(lossSpan)
+		for i := lo; i < hi; i++ {
+			row := logits[i*vocab:][:vocab]
+			l := logSumExp(e.k, row, buf, wide)
+			lse[i] = float32(l)
+			if labels[i] != Ignored {
+				losses[i] = l - float64(widened(e.k, wide, row[labels[i]:][:1])[0])
+			}
+		}
+	})
+	var sum float64
+	for i, l := range losses {
+		sum += l
+		if perRow != nil {
+			perRow[i] = float32(l)
+		}
+	}
+	return sum, nil
+}
+
+// logSumExp is log(sum(exp(row))), the largest element taken out first.
+func logSumExp[T elem](k *kernels, row []T, buf, wide []float32) float64 {
+	top := float32(math.Inf(-1))
+	for s := 0; s < len(row); s += lossSpan {
+		top = max(top, k.max(widened(k, wide, row[s:min(s+lossSpan, len(row))])))
+	}
+	var sum float64
+	one := newExpScale(1)
+	for s := 0; s < len(row); s += lossSpan {
+		x := widened(k, wide, row[s:min(s+lossSpan, len(row))])
+		sum += float64(k.exp(buf[:len(x)], x, top, one))
+	}
+	return float64(top) + math.Log(sum)
+}
+
+func crossEntropyBackward[T elem](e *Engine, dlogits, logits []T, labels []int32, lse []float32, scale float32, rows, vocab int) {
+	one := newExpScale(1)
+	e.For(rows, lossGrain, func(lo, hi int) {
+		ar := e.borrow(2*lossSpan, 2)
+		defer e.giveBack(ar)
+		buf, wide := ar.take(lossSpan), ar.take(lossSpan)
+		for i := lo; i < hi; i++ {
+			out := dlogits[i*vocab:][:vocab]
+			if labels[i] == Ignored {
+				clear(out)
+				continue
+			}
+			for s := 0; s < vocab; s += lossSpan {
+				end := min(s+lossSpan, vocab)
+				d := buf[:end-s]
+				e.k.exp(d, widened(e.k, wide, logits[i*vocab+s:][:end-s]), lse[i], one)
+				if at := int(labels[i]) - s; at >= 0 && at < len(d) {
+					d[at]--
+				}
+				e.k.scale(d, d, scale)
+				storeWide(e.k, out[s:end], d)
+			}
+		}
+	})
+}

@@ -1,0 +1,537 @@
+#include "textflag.h"
+
+// AVX2 row kernels. n is a multiple of 8 throughout; the Go wrappers pad what is left.
+
+#define CONST(name, bits) \
+DATA name<>+0(SB)/4, bits  \
+DATA name<>+4(SB)/4, bits  \
+DATA name<>+8(SB)/4, bits  \
+DATA name<>+12(SB)/4, bits \
+DATA name<>+16(SB)/4, bits \
+DATA name<>+20(SB)/4, bits \
+DATA name<>+24(SB)/4, bits \
+DATA name<>+28(SB)/4, bits \
+GLOBL name<>(SB), RODATA|NOPTR, $32
+
+CONST(one, $0x3f800000)
+CONST(magic, $0x4b40007f)  // 1.5*2^23 + 127: adding it rounds to an integer and leaves integer+127 in the low bits
+
+// Minimax coefficients of 2^f on [-0.5,0.5], relative error below 2e-9.
+CONST(e1, $0x3f317218)
+CONST(e2, $0x3e75fdee)
+CONST(e3, $0x3d635774)
+CONST(e4, $0x3c1d96a6)
+CONST(e5, $0x3aaf9f2a)
+CONST(e6, $0x3920fddc)
+
+CONST(expmax, $0x42b17218) // 88.72284: exp of it is 2^128
+CONST(signbit, $0x80000000)
+CONST(round, $0x7fff)
+CONST(onebit, $1)
+CONST(quiet, $0x40)
+
+// exponent loads what EXP needs; s points to an expScale.
+#define EXPCONSTS(s) \
+	VBROADCASTSS 0(s), Y7 \
+	VBROADCASTSS 4(s), Y8 \
+	VBROADCASTSS 8(s), Y6 \
+	VMOVUPS magic<>(SB), Y9 \
+	VMOVUPS e6<>(SB), Y10   \
+	VMOVUPS e5<>(SB), Y11   \
+	VMOVUPS e4<>(SB), Y12   \
+	VMOVUPS e3<>(SB), Y13   \
+	VMOVUPS e2<>(SB), Y14   \
+	VMOVUPS e1<>(SB), Y15
+
+// EXP sets p = 2^(x*(c1+c2)); x is at least lo. t and f are scratch, t and x may be clobbered.
+// x*c1 = n+f with n integer; c2 corrects f; 2^n is put together from bits, so n = -127 gives 0 and n = 128 gives Inf.
+#define EXP(x, t, f, p) \
+	VMOVAPS     Y9, t            \
+	VFMADD231PS Y7, x, t         \
+	VSUBPS      Y9, t, f         \
+	VFMSUB231PS Y7, x, f         \
+	VFMADD231PS Y8, x, f         \
+	VPSLLD      $23, t, t        \
+	VMOVAPS     Y10, p           \
+	VFMADD213PS Y11, f, p        \
+	VFMADD213PS Y12, f, p        \
+	VFMADD213PS Y13, f, p        \
+	VFMADD213PS Y14, f, p        \
+	VFMADD213PS Y15, f, p        \
+	VFMADD213PS one<>(SB), f, p  \
+	VMULPS      t, p, p
+
+// HSUM adds the eight lanes of y (x its low half) into x's lane 0, in the order of sum8.
+#define HSUM(y, x, t) \
+	VEXTRACTF128 $1, y, t  \
+	VADDPS       t, x, x   \
+	VPERMILPS    $0x4e, x, t \
+	VADDPS       t, x, x   \
+	VPERMILPS    $0xb1, x, t \
+	VADDPS       t, x, x
+
+// func expAVX2(n int, y, x *float32, shift float32, s *expScale) float32
+TEXT ·expAVX2(SB), NOSPLIT, $0-44
+	MOVQ n+0(FP), CX
+	MOVQ y+8(FP), DI
+	MOVQ x+16(FP), SI
+	MOVQ s+32(FP), AX
+	VBROADCASTSS shift+24(FP), Y5
+	EXPCONSTS(AX)
+	VXORPS Y4, Y4, Y4
+	SHRQ $3, CX
+	JZ   expdone
+
+exploop:
+	VMOVUPS (SI), Y0
+	VSUBPS  Y5, Y0, Y0
+	VMAXPS  Y0, Y6, Y0
+	EXP(Y0, Y1, Y2, Y3)
+	VMOVUPS Y3, (DI)
+	VADDPS  Y3, Y4, Y4
+	ADDQ    $32, SI
+	ADDQ    $32, DI
+	DECQ    CX
+	JNZ     exploop
+
+expdone:
+	HSUM(Y4, X4, X0)
+	VMOVSS X4, ret+40(FP)
+	VZEROUPPER
+	RET
+
+// func softGradAVX2(n int, s, dp *float32, shift, delta float32, sc *expScale)
+TEXT ·softGradAVX2(SB), NOSPLIT, $0-40
+	MOVQ n+0(FP), CX
+	MOVQ s+8(FP), SI
+	MOVQ dp+16(FP), DI
+	MOVQ sc+32(FP), AX
+	VBROADCASTSS shift+24(FP), Y5
+	VBROADCASTSS delta+28(FP), Y4
+	EXPCONSTS(AX)
+	SHRQ $3, CX
+	JZ   softdone
+
+softloop:
+	VMOVUPS (SI), Y0
+	VSUBPS  Y5, Y0, Y0
+	VMAXPS  Y0, Y6, Y0
+	EXP(Y0, Y1, Y2, Y3)
+	VMOVUPS Y3, (SI)
+	VMOVUPS (DI), Y0
+	VSUBPS  Y4, Y0, Y0
+	VMULPS  Y3, Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ    $32, SI
+	ADDQ    $32, DI
+	DECQ    CX
+	JNZ     softloop
+
+softdone:
+	VZEROUPPER
+	RET
+
+// func maxAVX2(n int, x *float32) float32
+TEXT ·maxAVX2(SB), NOSPLIT, $0-20
+	MOVQ n+0(FP), CX
+	MOVQ x+8(FP), SI
+	VMOVUPS (SI), Y0
+	VMOVAPS Y0, Y1
+	SUBQ $16, CX
+	JLT  maxtail
+
+maxloop:
+	VMAXPS (SI), Y0, Y0
+	VMAXPS 32(SI), Y1, Y1
+	ADDQ   $64, SI
+	SUBQ   $16, CX
+	JGE    maxloop
+
+maxtail:
+	TESTQ $8, CX
+	JZ    maxdone
+	VMAXPS (SI), Y0, Y0
+
+maxdone:
+	VMAXPS Y1, Y0, Y0
+	VEXTRACTF128 $1, Y0, X1
+	VMAXPS X1, X0, X0
+	VPERMILPS $0x4e, X0, X1
+	VMAXPS X1, X0, X0
+	VPERMILPS $0xb1, X0, X1
+	VMAXPS X1, X0, X0
+	VMOVSS X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func dotAVX2(n int, x, y *float32) float32
+TEXT ·dotAVX2(SB), NOSPLIT, $0-28
+	MOVQ n+0(FP), CX
+	MOVQ x+8(FP), SI
+	MOVQ y+16(FP), DI
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	SUBQ $16, CX
+	JLT  dottail
+
+dotloop:
+	VMOVUPS (SI), Y2
+	VMOVUPS 32(SI), Y3
+	VFMADD231PS (DI), Y2, Y0
+	VFMADD231PS 32(DI), Y3, Y1
+	ADDQ $64, SI
+	ADDQ $64, DI
+	SUBQ $16, CX
+	JGE  dotloop
+
+dottail:
+	TESTQ $8, CX
+	JZ    dotdone
+	VMOVUPS (SI), Y2
+	VFMADD231PS (DI), Y2, Y0
+
+dotdone:
+	VADDPS Y1, Y0, Y0
+	HSUM(Y0, X0, X1)
+	VMOVSS X0, ret+24(FP)
+	VZEROUPPER
+	RET
+
+// func dot3AVX2(n int, x, y, z *float32) float32
+TEXT ·dot3AVX2(SB), NOSPLIT, $0-36
+	MOVQ n+0(FP), CX
+	MOVQ x+8(FP), SI
+	MOVQ y+16(FP), DI
+	MOVQ z+24(FP), DX
+	VXORPS Y0, Y0, Y0
+	SHRQ $3, CX
+	JZ   dot3done
+
+dot3loop:
+	VMOVUPS (SI), Y2
+	VMULPS  (DI), Y2, Y2
+	VFMADD231PS (DX), Y2, Y0
+	ADDQ $32, SI
+	ADDQ $32, DI
+	ADDQ $32, DX
+	DECQ CX
+	JNZ  dot3loop
+
+dot3done:
+	HSUM(Y0, X0, X1)
+	VMOVSS X0, ret+32(FP)
+	VZEROUPPER
+	RET
+
+// func scaleAVX2(n int, y, x *float32, s float32)
+TEXT ·scaleAVX2(SB), NOSPLIT, $0-28
+	MOVQ n+0(FP), CX
+	MOVQ y+8(FP), DI
+	MOVQ x+16(FP), SI
+	VBROADCASTSS s+24(FP), Y0
+	SHRQ $3, CX
+	JZ   scaledone
+
+scaleloop:
+	VMULPS  (SI), Y0, Y1
+	VMOVUPS Y1, (DI)
+	ADDQ $32, SI
+	ADDQ $32, DI
+	DECQ CX
+	JNZ  scaleloop
+
+scaledone:
+	VZEROUPPER
+	RET
+
+// func scaleMulAVX2(n int, y, x, w *float32, s float32)
+TEXT ·scaleMulAVX2(SB), NOSPLIT, $0-36
+	MOVQ n+0(FP), CX
+	MOVQ y+8(FP), DI
+	MOVQ x+16(FP), SI
+	MOVQ w+24(FP), DX
+	VBROADCASTSS s+32(FP), Y0
+	SHRQ $3, CX
+	JZ   smdone
+
+smloop:
+	VMULPS  (SI), Y0, Y1
+	VMULPS  (DX), Y1, Y1
+	VMOVUPS Y1, (DI)
+	ADDQ $32, SI
+	ADDQ $32, DI
+	ADDQ $32, DX
+	DECQ CX
+	JNZ  smloop
+
+smdone:
+	VZEROUPPER
+	RET
+
+// func normGradAVX2(n int, dx, dw, dy, x, w *float32, r, s float32)
+TEXT ·normGradAVX2(SB), NOSPLIT, $0-56
+	MOVQ n+0(FP), CX
+	MOVQ dx+8(FP), DI
+	MOVQ dw+16(FP), R8
+	MOVQ dy+24(FP), R9
+	MOVQ x+32(FP), SI
+	MOVQ w+40(FP), DX
+	VBROADCASTSS r+48(FP), Y0
+	VBROADCASTSS s+52(FP), Y1
+	SHRQ $3, CX
+	JZ   ngdone
+	XORQ AX, AX
+
+ngloop:
+	VMULPS  (R9)(AX*1), Y0, Y2   // dy*r
+	VMOVUPS (SI)(AX*1), Y3
+	VMULPS  Y1, Y3, Y4           // x*s
+	VMOVUPS (R8)(AX*1), Y5
+	VFMADD231PS Y3, Y2, Y5
+	VMOVUPS Y5, (R8)(AX*1)
+	VFMSUB132PS (DX)(AX*1), Y4, Y2
+	VMOVUPS Y2, (DI)(AX*1)
+	ADDQ $32, AX
+	DECQ CX
+	JNZ  ngloop
+
+ngdone:
+	VZEROUPPER
+	RET
+
+DATA pairs<>+0(SB)/8, $0x0000000000000000
+DATA pairs<>+8(SB)/8, $0x0000000100000001
+DATA pairs<>+16(SB)/8, $0x0000000200000002
+DATA pairs<>+24(SB)/8, $0x0000000300000003
+GLOBL pairs<>(SB), RODATA|NOPTR, $32
+
+// func ropeAVX2(n int, y, x, cos, sin *float32, sign float32)
+TEXT ·ropeAVX2(SB), NOSPLIT, $0-44
+	MOVQ n+0(FP), CX
+	MOVQ y+8(FP), DI
+	MOVQ x+16(FP), SI
+	MOVQ cos+24(FP), DX
+	MOVQ sin+32(FP), BX
+	VBROADCASTSS sign+40(FP), Y7
+	VMOVUPS pairs<>(SB), Y6
+	SHRQ $3, CX
+	JZ   ropedone
+
+ropeloop:
+	VMOVUPS (DX), X0
+	VPERMPS Y0, Y6, Y0           // c0 c0 c1 c1 ..
+	VMOVUPS (BX), X1
+	VPERMPS Y1, Y6, Y1
+	VMULPS  Y7, Y1, Y1
+	VMOVUPS (SI), Y2
+	VPERMILPS $0xb1, Y2, Y3      // x1 x0 x3 x2 ..
+	VMULPS  Y1, Y3, Y3
+	VFMADDSUB231PS Y0, Y2, Y3    // even x*c - x'*s, odd x*c + x'*s
+	VMOVUPS Y3, (DI)
+	ADDQ $16, DX
+	ADDQ $16, BX
+	ADDQ $32, SI
+	ADDQ $32, DI
+	DECQ CX
+	JNZ  ropeloop
+
+ropedone:
+	VZEROUPPER
+	RET
+
+// SIGMOID sets p = 1/(1+exp(-a)); a is kept, x, t and f are scratch. The clamp from above makes exp(-a) Inf and p 0.
+#define SIGMOID(a, x, t, f, p) \
+	VXORPS signbit<>(SB), a, x \
+	VMAXPS x, Y6, x            \
+	VMOVUPS expmax<>(SB), p    \
+	VMINPS x, p, x             \
+	EXP(x, t, f, p)            \
+	VMOVUPS one<>(SB), t       \
+	VADDPS t, p, p             \
+	VDIVPS p, t, p
+
+// func siluAVX2(n int, y, a, b *float32, s *expScale)
+TEXT ·siluAVX2(SB), NOSPLIT, $0-40
+	MOVQ n+0(FP), CX
+	MOVQ y+8(FP), DI
+	MOVQ a+16(FP), SI
+	MOVQ b+24(FP), DX
+	MOVQ s+32(FP), AX
+	EXPCONSTS(AX)
+	SHRQ $3, CX
+	JZ   siludone
+
+siluloop:
+	VMOVUPS (SI), Y5
+	SIGMOID(Y5, Y0, Y1, Y2, Y3)
+	VMULPS  Y3, Y5, Y5
+	VMULPS  (DX), Y5, Y5
+	VMOVUPS Y5, (DI)
+	ADDQ $32, SI
+	ADDQ $32, DI
+	ADDQ $32, DX
+	DECQ CX
+	JNZ  siluloop
+
+siludone:
+	VZEROUPPER
+	RET
+
+// func siluGradAVX2(n int, da, db, dy, a, b *float32, s *expScale)
+TEXT ·siluGradAVX2(SB), NOSPLIT, $0-56
+	MOVQ n+0(FP), CX
+	MOVQ da+8(FP), DI
+	MOVQ db+16(FP), R8
+	MOVQ dy+24(FP), R9
+	MOVQ a+32(FP), SI
+	MOVQ b+40(FP), DX
+	MOVQ s+48(FP), AX
+	EXPCONSTS(AX)
+	SHRQ $3, CX
+	JZ   sgdone
+	XORQ AX, AX
+
+sgloop:
+	VMOVUPS (SI)(AX*1), Y5
+	SIGMOID(Y5, Y0, Y1, Y2, Y3)
+	VMOVUPS (R9)(AX*1), Y0
+	VMULPS  Y3, Y0, Y1            // dy*s
+	VMULPS  Y5, Y1, Y2
+	VMOVUPS Y2, (R8)(AX*1)        // db = dy*s*a
+	VMOVUPS one<>(SB), Y4
+	VSUBPS  Y3, Y4, Y3            // 1-s
+	VFMADD213PS Y4, Y5, Y3        // 1+a*(1-s)
+	VMULPS  (DX)(AX*1), Y1, Y1
+	VMULPS  Y3, Y1, Y1
+	VMOVUPS Y1, (DI)(AX*1)
+	ADDQ $32, AX
+	DECQ CX
+	JNZ  sgloop
+
+sgdone:
+	VZEROUPPER
+	RET
+
+// func addAVX2(n int, y, a, b *float32)
+TEXT ·addAVX2(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), CX
+	MOVQ y+8(FP), DI
+	MOVQ a+16(FP), SI
+	MOVQ b+24(FP), DX
+	SHRQ $3, CX
+	JZ   adddone
+
+addloop:
+	VMOVUPS (SI), Y0
+	VADDPS  (DX), Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ $32, SI
+	ADDQ $32, DX
+	ADDQ $32, DI
+	DECQ CX
+	JNZ  addloop
+
+adddone:
+	VZEROUPPER
+	RET
+
+// func adamwAVX2(n int, p, grad, m, v *float32, s *adamScalars)
+TEXT ·adamwAVX2(SB), NOSPLIT, $0-48
+	MOVQ n+0(FP), CX
+	MOVQ p+8(FP), DI
+	MOVQ grad+16(FP), SI
+	MOVQ m+24(FP), R8
+	MOVQ v+32(FP), R9
+	MOVQ s+40(FP), AX
+	VBROADCASTSS 0(AX), Y8   // gradScale
+	VBROADCASTSS 4(AX), Y9   // decay
+	VBROADCASTSS 8(AX), Y10  // 1-beta1
+	VBROADCASTSS 12(AX), Y11 // beta2
+	VBROADCASTSS 16(AX), Y12 // 1-beta2
+	VBROADCASTSS 20(AX), Y13 // sqrt(c2)
+	VBROADCASTSS 24(AX), Y14 // eps
+	VBROADCASTSS 28(AX), Y15 // -lr/c1
+	SHRQ $3, CX
+	JZ   adamdone
+	XORQ AX, AX
+
+adamloop:
+	VMULPS  (SI)(AX*1), Y8, Y0
+	VMOVUPS (R8)(AX*1), Y1
+	VSUBPS  Y1, Y0, Y2
+	VFMADD231PS Y10, Y2, Y1       // m += (g-m)*(1-beta1)
+	VMOVUPS Y1, (R8)(AX*1)
+	VMULPS  (R9)(AX*1), Y11, Y2
+	VMULPS  Y0, Y0, Y3
+	VFMADD231PS Y12, Y3, Y2       // v = v*beta2 + g*g*(1-beta2)
+	VMOVUPS Y2, (R9)(AX*1)
+	VSQRTPS Y2, Y3
+	VDIVPS  Y13, Y3, Y3
+	VADDPS  Y14, Y3, Y3
+	VMULPS  Y15, Y1, Y1
+	VDIVPS  Y3, Y1, Y1
+	VMOVUPS (DI)(AX*1), Y4
+	VFMADD213PS Y1, Y9, Y4        // p = p*decay - lr/c1*m/denom
+	VMOVUPS Y4, (DI)(AX*1)
+	ADDQ $32, AX
+	DECQ CX
+	JNZ  adamloop
+
+adamdone:
+	VZEROUPPER
+	RET
+
+// func widenAVX2(n int, y *float32, x *uint16)
+TEXT ·widenAVX2(SB), NOSPLIT, $0-24
+	MOVQ n+0(FP), CX
+	MOVQ y+8(FP), DI
+	MOVQ x+16(FP), SI
+	SHRQ $3, CX
+	JZ   widendone
+
+widenloop:
+	VPMOVZXWD (SI), Y0
+	VPSLLD  $16, Y0, Y0
+	VMOVDQU Y0, (DI)
+	ADDQ $16, SI
+	ADDQ $32, DI
+	DECQ CX
+	JNZ  widenloop
+
+widendone:
+	VZEROUPPER
+	RET
+
+// func narrowAVX2(n int, y *uint16, x *float32)
+// Ties to even; a NaN keeps its upper half and becomes quiet, as dtype.BF16 has it.
+TEXT ·narrowAVX2(SB), NOSPLIT, $0-24
+	MOVQ n+0(FP), CX
+	MOVQ y+8(FP), DI
+	MOVQ x+16(FP), SI
+	VMOVDQU round<>(SB), Y7
+	VMOVDQU onebit<>(SB), Y6
+	VMOVDQU quiet<>(SB), Y5
+	SHRQ $3, CX
+	JZ   narrowdone
+
+narrowloop:
+	VMOVDQU (SI), Y0
+	VPSRLD  $16, Y0, Y1
+	VPAND   Y6, Y1, Y2
+	VPADDD  Y7, Y0, Y3
+	VPADDD  Y2, Y3, Y3
+	VPSRLD  $16, Y3, Y3
+	VPOR    Y5, Y1, Y1
+	VCMPPS  $3, Y0, Y0, Y2       // NaN
+	VPBLENDVB Y2, Y1, Y3, Y3
+	VPACKUSDW Y3, Y3, Y3
+	VPERMQ  $0x08, Y3, Y3
+	VMOVDQU X3, (DI)
+	ADDQ $32, SI
+	ADDQ $16, DI
+	DECQ CX
+	JNZ  narrowloop
+
+narrowdone:
+	VZEROUPPER
+	RET
