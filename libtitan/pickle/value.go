@@ -45,3 +45,6 @@ type New func() any
 
 // Builder is an object that BUILD may give a state to.
 type Builder interface{ Build(state any) error }
+
+// Build takes the attributes of a dict that Python subclassed (an OrderedDict's _metadata) and drops them.
+func (d *Dict) Build(any) error { return nil }

@@ -1,0 +1,100 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+
+	"titan/libtitan/dtype"
+	"titan/libtitan/pickle"
+)
+
+const maxObject = 256 << 20 // bytes that a compressed object may expand to
+
+// TensorValue stands for a tensor inside an object; its data are not read.
+type TensorValue struct {
+	DType dtype.DType
+	Shape []int64
+}
+
+// Object reads a Python value: nil, bool, int64, *big.Int, float64, string, []byte, []any for a list, pickle.Tuple,
+// *pickle.Dict, *pickle.Set, complex128, dtype.DType, or *TensorValue. A value of a class that is not allowed here is
+// an error that names the class; nothing of it runs.
+func (r *Reader) Object(fqn string) (any, error) {
+	v, err := r.object(fqn)
+	return v, r.wrap(fqn, err)
+}
+
+func (r *Reader) object(fqn string) (any, error) {
+	z, err := r.objectZip(fqn)
+	if err != nil {
+		return nil, err
+	}
+	v, err := readItem(z)
+	if err != nil {
+		return nil, err
+	}
+	p := plainer{left: 1<<16 + 16*z.records["data.pkl"].size}
+	return p.plain(v, 0)
+}
+
+func (r *Reader) objectZip(fqn string) (*zipFile, error) {
+	at := r.meta.objects[fqn]
+	if at == nil {
+		return nil, errors.New("no such object in the checkpoint")
+	}
+	data, size, err := r.openItem(at, maxObject)
+	if err != nil {
+		return nil, err
+	}
+	return openZip(data, size)
+}
+
+// plainer copies a pickled value into one that is a tree: a pickle may hold itself, or grow without end by sharing.
+type plainer struct{ left int64 }
+
+const maxDepth = 200
+
+func (p *plainer) plain(v any, depth int) (any, error) {
+	if p.left--; p.left < 0 || depth > maxDepth {
+		return nil, fmt.Errorf("a value nested more than %d deep, or that holds itself", maxDepth)
+	}
+	var err error
+	switch v := v.(type) {
+	case *tensorItem:
+		return &TensorValue{v.dtype, v.shape}, nil
+	case pickle.Tuple:
+		items, err := p.all(v, depth)
+		return pickle.Tuple(items), err
+	case *pickle.List:
+		return p.all(v.Items, depth)
+	case *pickle.Set:
+		out := &pickle.Set{Frozen: v.Frozen}
+		out.Items, err = p.all(v.Items, depth)
+		return out, err
+	case *pickle.Dict:
+		out := &pickle.Dict{Pairs: make([]pickle.Pair, len(v.Pairs))}
+		for i, pair := range v.Pairs {
+			if out.Pairs[i].Key, err = p.plain(pair.Key, depth+1); err != nil {
+				return nil, err
+			}
+			if out.Pairs[i].Value, err = p.plain(pair.Value, depth+1); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	case *storage, storageKind, pickle.Func, pickle.New:
+		return nil, errors.New("a value that stands for no Python data")
+	}
+	return v, nil
+}
+
+func (p *plainer) all(items []any, depth int) ([]any, error) {
+	out := make([]any, len(items))
+	for i, v := range items {
+		var err error
+		if out[i], err = p.plain(v, depth+1); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

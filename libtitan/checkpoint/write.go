@@ -1,0 +1,168 @@
+package checkpoint
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// WriteOptions say how a folder is written; the bytes do not depend on them.
+type WriteOptions struct {
+	MaxMemory int64             // for buffers, in bytes; 0 means 256 MiB
+	Jobs      int               // goroutines that fill and write; 0 means one a CPU
+	Replace   bool              // an existing folder gives way, once the new one is whole
+	Progress  func(bytes int64) // so many more bytes are written; called from several goroutines
+}
+
+// Write makes dir a DCP folder that holds s. The folder appears whole or not at all: on an error, a cancelled context
+// or a full disk, what stood there before stands there still, and nothing else is left behind.
+func Write(ctx context.Context, dir string, s State, o WriteOptions) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	plan, err := newWritePlan(&s)
+	if err != nil {
+		return err
+	}
+	st, err := newStage(dir, o.Replace)
+	if err != nil {
+		return err
+	}
+	if err := plan.write(ctx, st.tmp, o); err != nil {
+		st.discard()
+		return err
+	}
+	if err := st.commit(); err != nil {
+		st.discard()
+		return err
+	}
+	return nil
+}
+
+// writePlan places every item before any byte moves.
+type writePlan struct {
+	state  *State
+	files  []*outFile
+	byRank map[int]*outFile
+}
+
+// outFile is one .distcp file.
+type outFile struct {
+	name  string
+	size  int64
+	items []*writeItem // end to end
+	f     *os.File
+}
+
+// writeItem is a chunk or an object, with its place in a file.
+type writeItem struct {
+	fqn    string
+	chunk  *Chunk // nil for an object
+	index  int    // of the chunk in its tensor
+	file   *outFile
+	offset int64
+	zip    zipItem
+
+	crc    uint32 // of the chunk's data
+	blocks []uint32
+	left   atomic.Int64 // blocks to be written
+}
+
+// newWritePlan lays the items end to end in their files, as PyTorch does: objects first, then tensors.
+func newWritePlan(s *State) (*writePlan, error) {
+	p := &writePlan{state: s, byRank: map[int]*outFile{}}
+	for _, o := range s.Objects {
+		pkl, err := objectPickle(o.Value)
+		if err != nil {
+			return nil, fmt.Errorf("checkpoint: %s: %w", o.FQN, err)
+		}
+		p.place(&writeItem{fqn: o.FQN, zip: newZipItem(pkl, -1)}, o.File)
+	}
+	for i := range s.Tensors {
+		t := &s.Tensors[i]
+		for j := range t.Chunks {
+			c := &t.Chunks[j]
+			pkl, err := tensorPickle(t.DType, c.Sizes)
+			if err != nil {
+				return nil, fmt.Errorf("checkpoint: %s: %w", t.FQN, err)
+			}
+			n, err := byteSize(c.Sizes, t.DType.Size())
+			if err != nil {
+				return nil, fmt.Errorf("checkpoint: %s: %w", t.FQN, err)
+			}
+			p.place(&writeItem{fqn: t.FQN, chunk: c, index: j, zip: newZipItem(pkl, n)}, c.File)
+		}
+	}
+	return p, nil
+}
+
+func (p *writePlan) place(it *writeItem, rank int) {
+	f := p.byRank[rank]
+	if f == nil {
+		f = &outFile{name: fmt.Sprintf("__%d_0.distcp", rank)}
+		p.byRank[rank] = f
+		p.files = append(p.files, f)
+	}
+	it.file, it.offset = f, f.size
+	f.size += it.zip.size()
+	f.items = append(f.items, it)
+}
+
+// write fills the folder and flushes each file.
+func (p *writePlan) write(ctx context.Context, dir string, o WriteOptions) error {
+	defer p.close()
+	for _, f := range p.files {
+		var err error
+		if f.f, err = os.OpenFile(filepath.Join(dir, f.name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666); err != nil {
+			return err
+		}
+	}
+	if err := p.writeItems(ctx, o); err != nil {
+		return err
+	}
+	if err := p.sync(ctx); err != nil {
+		return err
+	}
+	return p.writeMetadata(filepath.Join(dir, ".metadata"))
+}
+
+func (p *writePlan) close() {
+	for _, f := range p.files {
+		if f.f != nil {
+			f.f.Close() // synced before, where it matters
+		}
+	}
+}
+
+func (p *writePlan) sync(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(16)
+	for _, f := range p.files {
+		g.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return f.f.Sync()
+		})
+	}
+	return g.Wait()
+}
+
+func (p *writePlan) writeMetadata(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	err = writeMetadata(f, p.state, p.files)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err2 := f.Close(); err == nil {
+		err = err2
+	}
+	return err
+}
