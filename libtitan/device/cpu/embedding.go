@@ -18,8 +18,8 @@ func (e *Engine) EmbeddingBackward(dw, dy []float32, ids []int32, vocab, dim int
 	return embeddingBackward(e, dw, dy, ids, vocab, dim, accumulate)
 }
 
-// EmbeddingBackwardBF16 is [Engine.EmbeddingBackward] on bfloat16; sums are float32, rounded once.
-func (e *Engine) EmbeddingBackwardBF16(dw, dy []uint16, ids []int32, vocab, dim int, accumulate bool) error {
+// EmbeddingBackwardBF16 is [Engine.EmbeddingBackward] on a bfloat16 dy; dw stays float32.
+func (e *Engine) EmbeddingBackwardBF16(dw []float32, dy []uint16, ids []int32, vocab, dim int, accumulate bool) error {
 	return embeddingBackward(e, dw, dy, ids, vocab, dim, accumulate)
 }
 
@@ -44,28 +44,23 @@ func embedding[T elem](e *Engine, y, w []T, ids []int32, vocab, dim int) error {
 	return nil
 }
 
-func embeddingBackward[T elem](e *Engine, dw, dy []T, ids []int32, vocab, dim int, accumulate bool) error {
+func embeddingBackward[T elem](e *Engine, dw []float32, dy []T, ids []int32, vocab, dim int, accumulate bool) error {
 	if err := checkIDs(ids, vocab); err != nil {
 		return err
 	}
 	first, tokens := tokensByID(ids, vocab)
 	e.For(vocab, rowGrain, func(lo, hi int) {
-		ar := e.borrow(2*dim, 2)
+		ar := e.borrow(dim, 1)
 		defer e.giveBack(ar)
-		sum, wide := ar.take(dim), ar.take(dim)
+		wide := ar.take(dim)
 		for v := lo; v < hi; v++ {
-			row, from := dw[v*dim:][:dim], tokens[first[v]:first[v+1]]
-			if accumulate && len(from) == 0 {
-				continue
+			row := dw[v*dim:][:dim]
+			if !accumulate {
+				clear(row)
 			}
-			clear(sum)
-			if accumulate {
-				copyWide(e.k, sum, row)
+			for _, t := range tokens[first[v]:first[v+1]] {
+				e.k.add(row, row, widened(e.k, wide, dy[int(t)*dim:][:dim]))
 			}
-			for _, t := range from {
-				e.k.add(sum, sum, widened(e.k, wide, dy[int(t)*dim:][:dim]))
-			}
-			storeWide(e.k, row, sum)
 		}
 	})
 	return nil

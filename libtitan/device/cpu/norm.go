@@ -16,14 +16,15 @@ func (e *Engine) RMSNormBF16(y []uint16, rstd []float32, x, w []uint16, rows, di
 	rmsNorm(e, y, rstd, x, w, rows, dim, eps)
 }
 
-// RMSNormBackward writes dx [rows, dim] and dw [dim] (the sum over rows, overwritten) from dy and what the forward kept.
-func (e *Engine) RMSNormBackward(dx, dw, dy, x, w, rstd []float32, rows, dim int) {
-	rmsNormBackward(e, dx, dw, dy, x, w, rstd, rows, dim)
+// RMSNormBackward writes dx [rows, dim] and dw [dim], the sum over rows, from dy and what the forward kept; it adds to
+// what dw holds when accumulate is set.
+func (e *Engine) RMSNormBackward(dx, dw, dy, x, w, rstd []float32, rows, dim int, accumulate bool) {
+	rmsNormBackward(e, dx, dw, dy, x, w, rstd, rows, dim, accumulate)
 }
 
-// RMSNormBackwardBF16 is [Engine.RMSNormBackward] on bfloat16; dw is summed in float32 and rounded once.
-func (e *Engine) RMSNormBackwardBF16(dx, dw, dy, x, w []uint16, rstd []float32, rows, dim int) {
-	rmsNormBackward(e, dx, dw, dy, x, w, rstd, rows, dim)
+// RMSNormBackwardBF16 is [Engine.RMSNormBackward] on bfloat16 activations; dw stays float32.
+func (e *Engine) RMSNormBackwardBF16(dx []uint16, dw []float32, dy, x, w []uint16, rstd []float32, rows, dim int, accumulate bool) {
+	rmsNormBackward(e, dx, dw, dy, x, w, rstd, rows, dim, accumulate)
 }
 
 func rmsNorm[T elem](e *Engine, y []T, rstd []float32, x, w []T, rows, dim int, eps float32) {
@@ -45,7 +46,7 @@ func rmsNorm[T elem](e *Engine, y []T, rstd []float32, x, w []T, rows, dim int, 
 }
 
 // rmsNormBackward: with r = rstd and g = dy*w, dx = r*g - x * r³*sum(g*x)/dim and dw = sum over rows of dy*x*r.
-func rmsNormBackward[T elem](e *Engine, dx, dw, dy, x, w []T, rstd []float32, rows, dim int) {
+func rmsNormBackward[T elem](e *Engine, dx []T, dw []float32, dy, x, w []T, rstd []float32, rows, dim int, accumulate bool) {
 	parts := (rows + rowGrain - 1) / rowGrain
 	sums := e.borrow(parts*dim, 1)
 	defer e.giveBack(sums)
@@ -66,12 +67,13 @@ func rmsNormBackward[T elem](e *Engine, dx, dw, dy, x, w []T, rstd []float32, ro
 			stored(e.k, out, dr)
 		}
 	})
-	if parts == 0 {
+	if !accumulate {
 		clear(dw[:dim])
-		return
 	}
 	for i := 1; i < parts; i++ {
 		e.k.add(part[:dim], part[:dim], part[i*dim:][:dim])
 	}
-	storeWide(e.k, dw[:dim], part[:dim])
+	if parts > 0 {
+		e.k.add(dw[:dim], dw[:dim], part[:dim])
+	}
 }
