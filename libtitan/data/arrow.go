@@ -1,0 +1,285 @@
+package data
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/apache/arrow/go/v17/arrow"
+	"github.com/apache/arrow/go/v17/arrow/array"
+	"github.com/apache/arrow/go/v17/arrow/ipc"
+	"github.com/apache/arrow/go/v17/arrow/memory"
+
+	"titan/libtitan/exit"
+)
+
+// readArrow takes each row of an Arrow IPC stream, as the datasets library writes it, as a document: a list column
+// input_ids and perhaps labels, or a string column text.
+func readArrow(path string, emit func(document) error) error {
+	file, size, err := openSized(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	var emitErr error
+	err = guard(func() error {
+		limit := limitedAllocator(size)
+		r, err := ipc.NewReaderFromMessageReader(&messageReader{r: file, left: size, mem: limit}, ipc.WithAllocator(limit))
+		if err != nil {
+			return err
+		}
+		for row := 0; r.Next(); {
+			record := r.Record()
+			next, err := recordReader(record)
+			if err != nil {
+				return err
+			}
+			for i := range int(record.NumRows()) {
+				row++
+				d, err := next(i)
+				if err != nil {
+					return fmt.Errorf("row %d: %w", row, err)
+				}
+				d.where = fmt.Sprintf("%s: row %d", path, row)
+				if emitErr = emit(d); emitErr != nil {
+					return emitErr
+				}
+			}
+		}
+		return r.Err()
+	})
+	return tableError(path, err, emitErr)
+}
+
+// openSized opens a file that is about to be parsed.
+func openSized(path string) (*os.File, int64, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, 0, exit.Input.Errorf("data: %w", err)
+	}
+	info, err := file.Stat()
+	if err != nil {
+		file.Close()
+		return nil, 0, fmt.Errorf("data: %w", err)
+	}
+	return file, info.Size(), nil
+}
+
+// tableError gives an error of a parser its path and kind; one of emit has both.
+func tableError(path string, err, emitErr error) error {
+	if err == nil || emitErr != nil {
+		return emitErr
+	}
+	return exit.Input.Errorf("data: %s: %s", path, oneLine(err))
+}
+
+// guard runs a parser of the Arrow module, which answers some broken files with a panic.
+func guard(parse func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the file is broken: %v", r)
+		}
+	}()
+	return parse()
+}
+
+// oneLine is the first line of an error, cut short: the Arrow module's hold stack traces.
+func oneLine(err error) string {
+	text := err.Error()
+	for i, c := range text {
+		if c == '\n' || i > 300 {
+			return text[:i]
+		}
+	}
+	return text
+}
+
+// recordReader gives a function that reads row i of a record.
+func recordReader(record arrow.Record) (func(i int) (document, error), error) {
+	column := func(name string) arrow.Array {
+		for i, f := range record.Schema().Fields() {
+			if f.Name == name {
+				return record.Column(i)
+			}
+		}
+		return nil
+	}
+	if c := column("input_ids"); c != nil {
+		ids, err := listReader(c)
+		if err != nil {
+			return nil, fmt.Errorf("column input_ids: %w", err)
+		}
+		labels := func(int) ([]int32, error) { return nil, nil }
+		if c := column("labels"); c != nil {
+			if labels, err = listReader(c); err != nil {
+				return nil, fmt.Errorf("column labels: %w", err)
+			}
+		}
+		return func(i int) (d document, err error) {
+			if d.ids, err = ids(i); err != nil {
+				return d, fmt.Errorf("input_ids: %w", err)
+			}
+			if d.labels, err = labels(i); err != nil {
+				return d, fmt.Errorf("labels: %w", err)
+			}
+			return d, nil
+		}, nil
+	}
+	c := column("text")
+	text, ok := c.(interface{ Value(int) string }) // String and LargeString
+	if !ok {
+		if c != nil {
+			return nil, fmt.Errorf("column text has type %s, not string", c.DataType())
+		}
+		return nil, errNoColumn
+	}
+	return func(i int) (document, error) {
+		if c.IsNull(i) {
+			return document{}, errNull
+		}
+		return document{text: []byte(text.Value(i))}, nil
+	}, nil
+}
+
+var (
+	errNull     = errors.New("a null")
+	errNoColumn = errors.New("neither a text nor an input_ids column")
+)
+
+// listReader gives a function that reads list i of a column of integers.
+func listReader(c arrow.Array) (func(i int) ([]int32, error), error) {
+	list, ok := c.(array.ListLike)
+	if !ok {
+		return nil, fmt.Errorf("type %s, not a list", c.DataType())
+	}
+	value, err := integerReader(list.ListValues())
+	if err != nil {
+		return nil, err
+	}
+	values := list.ListValues()
+	return func(i int) ([]int32, error) {
+		if c.IsNull(i) {
+			return nil, errNull
+		}
+		start, end := list.ValueOffsets(i)
+		if start < 0 || end < start || end > int64(values.Len()) {
+			return nil, errors.New("offsets outside the column")
+		}
+		ids := make([]int32, 0, end-start)
+		for k := int(start); k < int(end); k++ {
+			v := value(k)
+			if values.IsNull(k) || v != int64(int32(v)) {
+				return nil, fmt.Errorf("element %d is null or not a token id", k-int(start))
+			}
+			ids = append(ids, int32(v))
+		}
+		return ids, nil
+	}, nil
+}
+
+// integerReader gives a function that widens element i of an array of integers.
+func integerReader(values arrow.Array) (func(i int) int64, error) {
+	switch v := values.(type) {
+	case *array.Int8:
+		return func(i int) int64 { return int64(v.Value(i)) }, nil
+	case *array.Int16:
+		return func(i int) int64 { return int64(v.Value(i)) }, nil
+	case *array.Int32:
+		return func(i int) int64 { return int64(v.Value(i)) }, nil
+	case *array.Int64:
+		return v.Value, nil
+	case *array.Uint8:
+		return func(i int) int64 { return int64(v.Value(i)) }, nil
+	case *array.Uint16:
+		return func(i int) int64 { return int64(v.Value(i)) }, nil
+	case *array.Uint32:
+		return func(i int) int64 { return int64(v.Value(i)) }, nil
+	case *array.Uint64:
+		return func(i int) int64 { return int64(min(v.Value(i), math.MaxInt64)) }, nil
+	}
+	return nil, fmt.Errorf("a list of %s, not of integers", values.DataType())
+}
+
+// messageReader reads the messages of an IPC stream, and believes no length that the file does not hold.
+type messageReader struct {
+	r    io.Reader
+	left int64 // bytes
+	mem  memory.Allocator
+}
+
+func (m *messageReader) Retain()  {}
+func (m *messageReader) Release() {}
+
+// Message gives the next message: a marker ffffffff, the length of the metadata, the metadata, the body
+// (Arrow columnar format, "Encapsulated message format"). io.EOF is the end.
+func (m *messageReader) Message() (*ipc.Message, error) {
+	if m.left == 0 {
+		return nil, io.EOF
+	}
+	prefix, err := m.take(8)
+	if err != nil {
+		return nil, err
+	}
+	if string(prefix[:6]) == "ARROW1" {
+		return nil, errors.New("an Arrow file of random access, not a stream: write it with pyarrow.ipc.new_stream")
+	}
+	if binary.LittleEndian.Uint32(prefix) != 0xffffffff {
+		return nil, errors.New("not an Arrow IPC stream")
+	}
+	metaBytes := int64(binary.LittleEndian.Uint32(prefix[4:]))
+	if metaBytes == 0 {
+		return nil, io.EOF
+	}
+	meta, err := m.take(metaBytes)
+	if err != nil {
+		return nil, err
+	}
+	metaBuffer := memory.NewBufferBytes(meta)
+	body, err := m.take(ipc.NewMessage(metaBuffer, memory.NewBufferBytes(nil)).BodyLen())
+	if err != nil {
+		return nil, err
+	}
+	return ipc.NewMessage(metaBuffer, memory.NewBufferBytes(body)), nil
+}
+
+// take reads n bytes, provided that they are there.
+func (m *messageReader) take(n int64) ([]byte, error) {
+	if n < 0 || n > m.left {
+		return nil, fmt.Errorf("truncated: %d bytes of a message expected, %d left", n, m.left)
+	}
+	m.left -= n
+	b := make([]byte, n)
+	_, err := io.ReadFull(m.r, b)
+	return b, err
+}
+
+// boundedAllocator refuses, by a panic that guard turns into an error, what a forged length asks for: there is no
+// other way to refuse.
+type boundedAllocator struct {
+	memory.GoAllocator
+	maxBytes int
+}
+
+// limitedAllocator suits the parse of a file of size bytes: columns of text compress by 3 to 10, of masks by 100.
+func limitedAllocator(size int64) memory.Allocator {
+	return &boundedAllocator{maxBytes: int(max(64<<20, min(size, 1<<40)*256))}
+}
+
+func (b *boundedAllocator) Allocate(size int) []byte {
+	b.check(size)
+	return b.GoAllocator.Allocate(size)
+}
+
+func (b *boundedAllocator) Reallocate(size int, old []byte) []byte {
+	b.check(size)
+	return b.GoAllocator.Reallocate(size, old)
+}
+
+func (b *boundedAllocator) check(size int) {
+	if size < 0 || size > b.maxBytes {
+		panic(fmt.Errorf("a buffer of %d bytes is out of proportion to the file", size))
+	}
+}
