@@ -175,7 +175,7 @@ func (e *Encoder) EndTuple(n int) {
 }
 
 // Value pushes a plain value: nil, bool, int, int64, *big.Int, float64, string, []byte, Tuple, *List, []any, *Dict,
-// or map[string]any in the order of its keys. Anything else is an error.
+// *Set, or map[string]any in the order of its keys. Anything else is an error.
 func (e *Encoder) Value(v any) error {
 	switch v := v.(type) {
 	case nil:
@@ -202,6 +202,8 @@ func (e *Encoder) Value(v any) error {
 		return e.list(v)
 	case *Dict:
 		return e.dict(v.Pairs)
+	case *Set:
+		return e.set(v)
 	case map[string]any:
 		pairs := make([]Pair, 0, len(v))
 		for _, k := range slices.Sorted(maps.Keys(v)) {
@@ -263,6 +265,22 @@ func (e *Encoder) list(items []any) error {
 		}
 	}
 	e.Op('e')
+	return nil
+}
+
+// set pushes a set as protocol 2 spells it: a call with a list.
+func (e *Encoder) set(s *Set) error {
+	name := "set"
+	if s.Frozen {
+		name = "frozenset"
+	}
+	e.Global("__builtin__", name)
+	if err := e.list(s.Items); err != nil {
+		return err
+	}
+	e.EndTuple(1)
+	e.Op('R')
+	e.Put()
 	return nil
 }
 
