@@ -8,7 +8,7 @@ const SchemaName = "titan.manifest/v1"
 
 // Manifest is one job. A nil section is absent.
 type Manifest struct {
-	Schema               string                `json:"schema"`
+	Schema               string                `json:"schema"` // the version of this format
 	Model                *Model                `json:"model,omitempty"`
 	Mesh                 *Mesh                 `json:"mesh,omitempty"`
 	Training             *Training             `json:"training,omitempty"`
@@ -29,60 +29,60 @@ type Model struct {
 	Family        string      `json:"family"` // llama3
 	Flavor        string      `json:"flavor"` // a preset's name, or "custom"
 	Config        ModelConfig `json:"config"`
-	NumParams     int64       `json:"num_params"`
+	NumParams     int64       `json:"num_params"`      // of the whole model, a tied head counted once
 	FlopsPerToken int64       `json:"flops_per_token"` // at training.seq_len
 }
 
 // ModelConfig holds the dimensions of a decoder.
 type ModelConfig struct {
-	Dim         int          `json:"dim"`
-	NumLayers   int          `json:"num_layers"`
-	NumHeads    int          `json:"num_heads"`
-	NumKVHeads  int          `json:"num_kv_heads"`
-	HeadDim     int          `json:"head_dim"`
-	FFNHidden   int          `json:"ffn_hidden"`
-	VocabSize   int          `json:"vocab_size"`
-	MaxSeqLen   int          `json:"max_seq_len"`
-	NormEps     float64      `json:"norm_eps"`
-	RopeTheta   float64      `json:"rope_theta"`
-	RopeScaling *RopeScaling `json:"rope_scaling"` // null: none
-	Tied        bool         `json:"tied"`         // lm_head shares tok_embeddings' weight
-	NumExperts  int          `json:"num_experts"`  // 0: a dense model
+	Dim         int          `json:"dim"`                                // channels of the residual stream
+	NumLayers   int          `json:"num_layers"`                         // blocks of attention and feed-forward
+	NumHeads    int          `json:"num_heads"`                          // query heads
+	NumKVHeads  int          `json:"num_kv_heads"`                       // key-value heads, each shared by num_heads / num_kv_heads query heads
+	HeadDim     int          `json:"head_dim"`                           // channels of a head
+	FFNHidden   int          `json:"ffn_hidden"`                         // hidden channels of the feed-forward network
+	VocabSize   int          `json:"vocab_size"`                         // rows of the embedding
+	MaxSeqLen   int          `json:"max_seq_len"`                        // longest row, in tokens
+	NormEps     float64      `json:"norm_eps"`                           // RMSNorm's epsilon
+	RopeTheta   float64      `json:"rope_theta"`                         // base of the rotary frequencies
+	RopeScaling *RopeScaling `json:"rope_scaling" jsonschema:"nullable"` // null: the frequencies are not stretched
+	Tied        bool         `json:"tied"`                               // lm_head shares tok_embeddings' weight
+	NumExperts  int          `json:"num_experts"`                        // experts of a feed-forward network; 0: a dense model
 }
 
 // RopeScaling is Llama 3.1's stretching of the rotary frequencies.
 type RopeScaling struct {
-	Factor         float64 `json:"factor"`
-	LowFreqFactor  float64 `json:"low_freq_factor"`
-	HighFreqFactor float64 `json:"high_freq_factor"`
-	OriginalMaxLen int     `json:"original_max_seq_len"`
+	Factor         float64 `json:"factor"`               // by which low frequencies are divided
+	LowFreqFactor  float64 `json:"low_freq_factor"`      // wavelengths above original_max_seq_len / this are divided
+	HighFreqFactor float64 `json:"high_freq_factor"`     // wavelengths below original_max_seq_len / this stay
+	OriginalMaxLen int     `json:"original_max_seq_len"` // rows that the frequencies were made for, in tokens
 }
 
 // Mesh is how the ranks are arranged.
 type Mesh struct {
-	WorldSize int      `json:"world_size"`
+	WorldSize int      `json:"world_size"` // ranks: the product of dims without ep
 	Dims      MeshDims `json:"dims"`
 	Order     []string `json:"order"` // slowest axis first
 }
 
 // MeshDims holds the degree of every axis, each at least 1. ep reuses the ranks of dp_shard, cp and tp.
 type MeshDims struct {
-	PP          int `json:"pp"`
-	DPReplicate int `json:"dp_replicate"`
-	DPShard     int `json:"dp_shard"`
-	CP          int `json:"cp"`
-	TP          int `json:"tp"`
-	EP          int `json:"ep"`
+	PP          int `json:"pp"`           // pipeline ranks
+	DPReplicate int `json:"dp_replicate"` // data-parallel replicas
+	DPShard     int `json:"dp_shard"`     // data-parallel ranks that share out the parameters (FSDP)
+	CP          int `json:"cp"`           // context-parallel ranks, which share out a row
+	TP          int `json:"tp"`           // tensor-parallel ranks, which share out a layer
+	EP          int `json:"ep"`           // expert-parallel ranks, out of those of dp_shard, cp and tp
 }
 
 // Training is what a step is.
 type Training struct {
-	SeqLen               int     `json:"seq_len"`           // tokens a row
-	LocalBatchSize       int     `json:"local_batch_size"`  // rows a data-parallel rank takes in one forward and backward (all its microbatches)
-	GlobalBatchSize      int     `json:"global_batch_size"` // rows an optimizer step
-	GradAccumSteps       int     `json:"grad_accum_steps"`  // global / (local x data-parallel ranks)
-	Steps                int     `json:"steps"`
-	Seed                 uint64  `json:"seed"`
+	SeqLen               int     `json:"seq_len"`                // tokens a row
+	LocalBatchSize       int     `json:"local_batch_size"`       // rows a data-parallel rank takes in one forward and backward (all its microbatches)
+	GlobalBatchSize      int     `json:"global_batch_size"`      // rows an optimizer step
+	GradAccumSteps       int     `json:"grad_accum_steps"`       // global / (local x data-parallel ranks)
+	Steps                int     `json:"steps"`                  // optimizer steps of the whole run
+	Seed                 uint64  `json:"seed"`                   // of initial weights and the order of the data
 	DType                string  `json:"dtype"`                  // of stored parameters: float32
 	MixedPrecisionParam  string  `json:"mixed_precision_param"`  // of computation: float32 or bfloat16
 	MixedPrecisionReduce string  `json:"mixed_precision_reduce"` // of gradient reduction: float32
@@ -91,21 +91,21 @@ type Training struct {
 
 // Optimizer is the update rule.
 type Optimizer struct {
-	Name        string  `json:"name"` // AdamW
-	LR          float64 `json:"lr"`
-	Beta1       float64 `json:"beta1"`
-	Beta2       float64 `json:"beta2"`
-	Eps         float64 `json:"eps"`
+	Name        string  `json:"name"`         // AdamW
+	LR          float64 `json:"lr"`           // peak learning rate
+	Beta1       float64 `json:"beta1"`        // decay of the mean of gradients
+	Beta2       float64 `json:"beta2"`        // decay of the mean of squared gradients
+	Eps         float64 `json:"eps"`          // added to the root of the mean square
 	WeightDecay float64 `json:"weight_decay"` // decoupled, on every parameter
 }
 
 // LRScheduler scales the learning rate over a run: warm-up, flat, decay.
 type LRScheduler struct {
-	WarmupSteps int      `json:"warmup_steps"`
-	TotalSteps  *int     `json:"total_steps"`   // null: training.steps
-	DecayRatio  *float64 `json:"decay_ratio"`   // share of the total; null: all that warm-up leaves
-	DecayType   string   `json:"decay_type"`    // linear, sqrt or cosine
-	MinLRFactor float64  `json:"min_lr_factor"` // where decay ends
+	WarmupSteps int      `json:"warmup_steps"`                      // steps in which the rate rises to its peak
+	TotalSteps  *int     `json:"total_steps" jsonschema:"nullable"` // null: training.steps
+	DecayRatio  *float64 `json:"decay_ratio" jsonschema:"nullable"` // share of the total; null: all that warm-up leaves
+	DecayType   string   `json:"decay_type"`                        // linear, sqrt or cosine
+	MinLRFactor float64  `json:"min_lr_factor"`                     // where decay ends, as a share of the peak
 }
 
 // ActivationCheckpoint says what the backward recomputes.
@@ -116,30 +116,30 @@ type ActivationCheckpoint struct {
 
 // Compile says which components are fused.
 type Compile struct {
-	Enable     bool     `json:"enable"`
+	Enable     bool     `json:"enable"`     // whether elementwise chains are fused
 	Components []string `json:"components"` // model, loss
 }
 
 // Float8 says which linears run in float8.
 type Float8 struct {
-	Recipe     string   `json:"recipe"` // off, tensorwise, rowwise or rowwise_with_gw_hp
-	FilterFQNs []string `json:"filter_fqns"`
+	Recipe     string   `json:"recipe"`      // off, tensorwise, rowwise or rowwise_with_gw_hp
+	FilterFQNs []string `json:"filter_fqns"` // linears whose FQN holds one of these stay in their type
 }
 
 // Pipeline is the model cut into stages, and the order in which they run.
 type Pipeline struct {
-	Schedule        string  `json:"schedule"`
-	NumMicrobatches int     `json:"num_microbatches"`
-	Stages          []Stage `json:"stages,omitempty"`
+	Schedule        string  `json:"schedule"`         // GPipe or 1F1B
+	NumMicrobatches int     `json:"num_microbatches"` // parts of a local batch, each passed through the stages by itself
+	Stages          []Stage `json:"stages,omitempty"` // in the order of the model; absent before pp-split
 	Bubble          float64 `json:"bubble,omitempty"` // idle share of a rank's time, all actions taking one tick a stage (F 1, B 1)
 }
 
 // Stage is one part of the model: whole modules, named as the whole model names them.
 type Stage struct {
-	Stage     int      `json:"stage"`
-	PPRank    int      `json:"pp_rank"`
-	FQNs      []string `json:"fqns"`
-	NumParams int64    `json:"num_params"`
+	Stage     int      `json:"stage"`      // its number, from 0
+	PPRank    int      `json:"pp_rank"`    // the pipeline rank that runs it
+	FQNs      []string `json:"fqns"`       // its modules: tok_embeddings, layers.N, norm, lm_head
+	NumParams int64    `json:"num_params"` // parameters it holds
 }
 
 // Checkpoint says where state is loaded from and saved to.
@@ -147,16 +147,17 @@ type Checkpoint struct {
 	Folder          string `json:"folder,omitempty"`            // holds step-N folders; "" saves nothing
 	InitialLoadPath string `json:"initial_load_path,omitempty"` // model weights for a run that has no checkpoint yet
 	Interval        int    `json:"interval,omitempty"`          // steps between saves; the last step always saves
-	LoadStep        int    `json:"load_step,omitempty"`         // 0: the newest complete one
+	LoadStep        *int   `json:"load_step,omitempty"`         // absent: the newest complete one
 	KeepLatestK     int    `json:"keep_latest_k,omitempty"`     // 0: all
 }
 
 // Data says what is learned.
 type Data struct {
-	Paths              []string `json:"paths,omitempty"` // files, folders and globs
-	Exclude            []string `json:"exclude,omitempty"`
-	Tokenizer          string   `json:"tokenizer,omitempty"` // "byte" or a tokenizer.json
-	ValidationPaths    []string `json:"validation_paths,omitempty"`
+	Paths              []string `json:"paths,omitempty"`               // files, folders and globs
+	Exclude            []string `json:"exclude,omitempty"`             // files, folders and globs left out of paths
+	Sequential         bool     `json:"sequential,omitempty"`          // rows in the files' order, not shuffled
+	Tokenizer          string   `json:"tokenizer,omitempty"`           // "byte" or a tokenizer.json
+	ValidationPaths    []string `json:"validation_paths,omitempty"`    // files, folders and globs held out of training
 	ValidationInterval int      `json:"validation_interval,omitempty"` // steps between validations; 0: none
 	ValidationSteps    int      `json:"validation_steps,omitempty"`    // batches a validation reads
 }

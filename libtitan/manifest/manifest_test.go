@@ -213,7 +213,9 @@ func fill(t *rapid.T, v reflect.Value) {
 			fill(t, v.Field(i))
 		}
 	case v.Kind() == reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), rapid.IntRange(0, 3).Draw(t, "items"), 3))
+		if n := rapid.IntRange(-1, 3).Draw(t, "items"); n >= 0 { // else it stays nil
+			v.Set(reflect.MakeSlice(v.Type(), n, n))
+		}
 		for i := range v.Len() {
 			fill(t, v.Index(i))
 		}

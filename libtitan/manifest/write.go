@@ -30,7 +30,7 @@ func Write(w io.Writer, m *Manifest) error {
 		if raw := m.unchanged(name, field); raw != nil {
 			member(name, raw)
 		} else {
-			member(name, encode(field.Interface()))
+			member(name, encode(full(field).Interface()))
 		}
 	}
 	for _, s := range m.read {
@@ -55,6 +55,30 @@ func (m *Manifest) unchanged(name string, field reflect.Value) []byte {
 		}
 	}
 	return nil
+}
+
+// full is a copy of v in which a list without items is an empty list, never null.
+func full(v reflect.Value) reflect.Value {
+	out := reflect.New(v.Type()).Elem()
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			out.Set(reflect.New(v.Type().Elem()))
+			out.Elem().Set(full(v.Elem()))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			out.Field(i).Set(full(v.Field(i)))
+		}
+	case reflect.Slice:
+		out.Set(reflect.MakeSlice(v.Type(), v.Len(), v.Len()))
+		for i := range v.Len() {
+			out.Index(i).Set(full(v.Index(i)))
+		}
+	default:
+		out.Set(v)
+	}
+	return out
 }
 
 // encode is v as it stands in a manifest, one level deep. The types of a manifest always encode; a NaN, which

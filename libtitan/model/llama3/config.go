@@ -25,7 +25,8 @@ type Preset struct {
 	DecayRatio     float64 // 0: decay over all that warm-up leaves
 }
 
-// Presets lists the models of torchtitan's llama3, and tiny ones for tests. 1B and 3B have a tied head; all stretch their rotary frequencies by 8, as torchtitan does.
+// Presets lists the models of torchtitan's llama3, and tiny ones for tests. 1B and 3B have a tied head; all
+// stretch their rotary frequencies by 8, as torchtitan does.
 func Presets() []Preset {
 	all := []Preset{
 		{"tiny", dims(64, 4, 4, 2, 128, 256), FFNRule{}, 64, 8, 20, 1e-3, 2, 0},
