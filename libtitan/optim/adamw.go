@@ -15,7 +15,7 @@ type AdamW struct{ manifest.Optimizer }
 // Scalars are one step's constants, the same for every element.
 type Scalars struct {
 	LR, Beta1, Beta2, Eps, WeightDecay float64
-	Correction1, Correction2           float64 // 1-β1^t, 1-β2^t
+	C1, C2                             float64 // 1-β1^t, 1-β2^t
 	GradScale                          float64 // gradients are multiplied by it first: clipping
 }
 
@@ -23,9 +23,9 @@ type Scalars struct {
 func (a AdamW) At(t int, factor, gradScale float64) Scalars {
 	return Scalars{
 		LR: a.LR * factor, Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, WeightDecay: a.WeightDecay,
-		Correction1: 1 - math.Pow(a.Beta1, float64(t)),
-		Correction2: 1 - math.Pow(a.Beta2, float64(t)),
-		GradScale:   gradScale,
+		C1:        1 - math.Pow(a.Beta1, float64(t)),
+		C2:        1 - math.Pow(a.Beta2, float64(t)),
+		GradScale: gradScale,
 	}
 }
 

@@ -62,6 +62,6 @@ func TestAdamWConstants(t *testing.T) {
 	a := AdamW{manifest.Optimizer{LR: 1e-3, Beta1: 0.9, Beta2: 0.95}}
 	s := a.At(2, 0.5, 0.25)
 	require.InDelta(t, 5e-4, s.LR, 1e-18)
-	require.InDelta(t, 0.19, s.Correction1, 1e-12)
-	require.InDelta(t, 0.0975, s.Correction2, 1e-12)
+	require.InDelta(t, 0.19, s.C1, 1e-12)
+	require.InDelta(t, 0.0975, s.C2, 1e-12)
 }

@@ -18,9 +18,10 @@ type builder struct {
 	prog      *Program
 	stageRank []int
 	slots     map[key]*Slot
-	started   map[string]bool // gradients that hold something already
 	nodes     map[*graph.Node]nodeKind
-	grads     map[*graph.Value]string // gradient values that the step sums, by parameter
+	grads     map[*graph.Value]string // the parameter whose gradient a value is part of
+	sums      map[string]*Slot        // by parameter
+	started   map[string]bool         // sums that hold something already
 }
 
 // nodeKind says how often a node runs.
@@ -34,9 +35,6 @@ const (
 
 // sortNodes decides how often each node of s runs, and puts those that do not depend on a microbatch first.
 func (b *builder) sortNodes(s *Stage) {
-	if b.nodes == nil {
-		b.nodes, b.grads = map[*graph.Node]nodeKind{}, map[*graph.Value]string{}
-	}
 	for i, p := range s.Params {
 		b.grads[s.Grads[i]] = p.Name()
 	}
@@ -137,14 +135,10 @@ func (b *builder) sum(s *Stage, v *graph.Value, a pipeline.Action) {
 }
 
 func (b *builder) gradSlot(name string, v *graph.Value) *Slot {
-	for _, s := range b.slots {
-		if s.Class == Grad && s.Name == name {
-			return s
-		}
+	if b.sums[name] == nil {
+		b.sums[name] = &Slot{Type: v.Type, Class: Grad, Name: name}
 	}
-	s := &Slot{Type: v.Type, Class: Grad, Name: name}
-	b.slots[key{v, -2}] = s
-	return s
+	return b.sums[name]
 }
 
 // slot finds or makes the place of v; a view lies where its input does.

@@ -105,6 +105,9 @@ func Build(rank int, stages []*Stage, actions []pipeline.Action, stageRank []int
 		prog:      &Program{Rank: rank, Stages: stages},
 		stageRank: stageRank,
 		slots:     map[key]*Slot{},
+		nodes:     map[*graph.Node]nodeKind{},
+		grads:     map[*graph.Value]string{},
+		sums:      map[string]*Slot{},
 		started:   map[string]bool{},
 	}
 	for _, s := range stages {

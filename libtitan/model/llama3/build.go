@@ -4,9 +4,13 @@ import (
 	"fmt"
 	"math"
 
+	"titan/libtitan/manifest"
 	"titan/libtitan/nn"
 	"titan/libtitan/op"
 )
+
+// Config holds the dimensions.
+type Config = manifest.ModelConfig
 
 // New makes the whole decoder. The initial distributions are torchtitan's.
 func New(c Config) *Decoder {

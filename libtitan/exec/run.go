@@ -1,0 +1,114 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+
+	"titan/libtitan/comm"
+	"titan/libtitan/device/cpu"
+	"titan/libtitan/plan"
+)
+
+// Runner is a program bound to its memory on the host.
+type Runner struct {
+	prog  *plan.Program
+	comm  comm.Comm
+	steps []func(ctx context.Context) error
+}
+
+// Load binds prog to mem and computes its constants. c carries what crosses to other pp ranks; its ranks are theirs.
+func Load(e *cpu.Engine, prog *plan.Program, mem *Memory, c comm.Comm) (*Runner, error) {
+	r := &Runner{prog: prog, comm: c}
+	for i := range prog.Constants {
+		run, err := bindCompute(e, &prog.Constants[i], mem)
+		if err != nil {
+			return nil, err
+		}
+		if err := run(); err != nil {
+			return nil, err
+		}
+	}
+	for i := range prog.Steps {
+		run, err := r.bind(e, &prog.Steps[i], mem)
+		if err != nil {
+			return nil, err
+		}
+		r.steps = append(r.steps, run)
+	}
+	return r, nil
+}
+
+// Run does every step once. It ends within one step when ctx does.
+func (r *Runner) Run(ctx context.Context) error {
+	for _, step := range r.steps {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Runner) bind(e *cpu.Engine, s *plan.Step, mem *Memory) (func(context.Context) error, error) {
+	switch s.Kind {
+	case plan.Send:
+		t, err := mem.at(s.In[0])
+		return func(ctx context.Context) error {
+			return r.comm.Send(ctx, s.Peer, tag(s), t.data)
+		}, err
+	case plan.Recv:
+		t, err := mem.at(s.Out[0])
+		return func(ctx context.Context) error {
+			return r.comm.Recv(ctx, s.Peer, tag(s), t.data)
+		}, err
+	}
+	run, err := bindCompute(e, s, mem)
+	return func(context.Context) error { return run() }, err
+}
+
+// tag names what a step sends or receives.
+func tag(s *plan.Step) string {
+	kind := "F"
+	if s.Tag.Backward {
+		kind = "B"
+	}
+	return fmt.Sprintf("%d%s%d", s.Tag.Stage, kind, s.Tag.Microbatch)
+}
+
+func bindCompute(e *cpu.Engine, s *plan.Step, mem *Memory) (kernel, error) {
+	c := call{e: e, add: s.Add}
+	var err error
+	for _, list := range []struct {
+		slots []*plan.Slot
+		into  *[]tensor
+	}{{s.In, &c.in}, {s.Out, &c.out}} {
+		for _, slot := range list.slots {
+			t, atErr := mem.at(slot)
+			if atErr != nil {
+				err = atErr
+			}
+			*list.into = append(*list.into, t)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if s.Kind == plan.Accumulate {
+		return accumulate(c), nil
+	}
+	if s.Node.Op.View {
+		return sure(func() {}), nil
+	}
+	c.attr = s.Node.Attr
+	bind := kernels[s.Node.Op.Name]
+	if bind == nil {
+		return nil, fmt.Errorf("exec: %s: no kernel on the cpu", s.Node)
+	}
+	run, err := bind(c)
+	if err != nil {
+		return nil, fmt.Errorf("exec: %s: %w", s.Node, err)
+	}
+	return run, nil
+}
