@@ -50,28 +50,44 @@ func (a *attn) visible(i, k0 int) int { return min(max(a.QStart+i-(a.KStart+k0)+
 // gather copies rows [lo,hi) of head h, batch b, from x [Batch, seq, heads, HeadDim] into dst [.., width], zeros at the end of
 // each row.
 func gather[T elem](k *kernels, a *attn, dst []float32, x []T, b, h, seq, heads, lo, hi int) {
-	for i := lo; i < hi; i++ {
-		row := dst[(i-lo)*a.width:][:a.width]
-		copyWide(k, row[:a.HeadDim], x[((b*seq+i)*heads+h)*a.HeadDim:][:a.HeadDim])
-		clear(row[a.HeadDim:])
+	if lo == hi {
+		return
+	}
+	from, ld := x[((b*seq+lo)*heads+h)*a.HeadDim:], heads*a.HeadDim
+	if a.HeadDim < a.width {
+		clear(dst[:(hi-lo)*a.width])
+	}
+	if f, ok := any(from).([]float32); ok {
+		k.copyRows(dst, a.width, f, ld, hi-lo, a.HeadDim)
+		return
+	}
+	for i := range hi - lo {
+		copyWide(k, dst[i*a.width:][:a.HeadDim], from[i*ld:][:a.HeadDim])
 	}
 }
 
 // scatter is gather the other way, each value times scale.
 func scatter[T elem](k *kernels, a *attn, x []T, src []float32, b, h, seq, heads, lo, hi int, scale float32) {
-	for i := lo; i < hi; i++ {
-		row := src[(i-lo)*a.width:][:a.HeadDim]
-		if scale != 1 {
-			k.scale(row, row, scale)
-		}
-		storeWide(k, x[((b*seq+i)*heads+h)*a.HeadDim:][:a.HeadDim], row)
+	if lo == hi {
+		return
+	}
+	to, ld := x[((b*seq+lo)*heads+h)*a.HeadDim:], heads*a.HeadDim
+	if scale != 1 {
+		k.scale(src[:(hi-lo)*a.width], src[:(hi-lo)*a.width], scale)
+	}
+	if f, ok := any(to).([]float32); ok {
+		k.copyRows(f, ld, src, a.width, hi-lo, a.HeadDim)
+		return
+	}
+	for i := range hi - lo {
+		storeWide(k, to[i*ld:][:a.HeadDim], src[i*a.width:][:a.HeadDim])
 	}
 }
 
 // transpose turns rows x width into panels of 16 rows: width x 16 each, as the tile wants for products with the transpose.
 func transpose(k *kernels, dst, src []float32, rows, width int) {
 	for r := 0; r < rows; r += 16 {
-		k.packCols(dst[r*width:][:16*width], src[r*width:], width, 16, width, 16)
+		k.transpose(dst[r*width:][:16*width], 16, src[r*width:], width, 16, width)
 	}
 }
 
@@ -102,10 +118,9 @@ func attention[T elem](e *Engine, o []T, lse []float32, q, k, v []T, s AttnShape
 	})
 	blocks := (s.SeqQ + queryBlock - 1) / queryBlock
 	e.For(s.Batch*s.Heads*blocks, 1, func(lo, hi int) {
-		ar := e.borrow(queryBlock*(2*a.width+keyBlock+2), 5)
+		ar := e.borrow(queryBlock*(2*a.width+keyBlock+3), 6)
 		defer e.giveBack(ar)
-		w := &attnForward{heads: kv, k: e.k, scale: newExpScale(s.Scale), q: ar.zeros(queryBlock * a.width), o: ar.take(queryBlock * a.width),
-			p: ar.take(queryBlock * keyBlock), top: ar.take(queryBlock), sum: ar.take(queryBlock)}
+		w := newAttnForward(e, kv, ar)
 		for t := lo; t < hi; t++ {
 			head, q0 := t/blocks, (blocks-1-t%blocks)*queryBlock // the longest first, for an even end
 			b, h := head/s.Heads, head%s.Heads
@@ -118,14 +133,20 @@ func attention[T elem](e *Engine, o []T, lse []float32, q, k, v []T, s AttnShape
 	})
 }
 
-// attnForward is the state of one block of queries: o is the sum of p·v, top the largest score and sum the sum of p, per row,
-// p being exp(Scale*(score - top)).
+// attnForward is the state of one block of queries. Exponents are to base 2: mul is Scale*log2(e), top a row's largest mul*score,
+// sum the sum of p = 2^(mul*score - top), o the sum of p·v.
 type attnForward struct {
 	*heads
-	k        *kernels
-	scale    *expScale
-	q, o, p  []float32
-	top, sum []float32
+	k               *kernels
+	mul             float32
+	q, o, p         []float32
+	top, sum, shift []float32 // [queryBlock]
+}
+
+func newAttnForward(e *Engine, kv *heads, ar *arena) *attnForward {
+	return &attnForward{heads: kv, k: e.k, mul: kv.Scale * math.Log2E,
+		q: ar.zeros(queryBlock * kv.width), o: ar.take(queryBlock * kv.width), p: ar.take(queryBlock * keyBlock),
+		top: ar.take(queryBlock), sum: ar.take(queryBlock), shift: ar.take(queryBlock)}
 }
 
 // run goes over the keys that queries [q0,q1) of key-value head t can see.
@@ -135,43 +156,46 @@ func (w *attnForward) run(t, q0, q1 int) {
 	for r := range w.top {
 		w.top[r] = float32(math.Inf(-1))
 	}
-	rows := roundUp(q1-q0, 6)
+	rows, last := q1-q0, w.visible(q1-1, 0)
 	keysT, values := w.keysT[t*w.keys*w.width:], w.values[t*w.keys*w.width:]
-	for k0 := 0; k0 < w.visible(q1-1, 0); k0 += keyBlock {
-		n := min(keyBlock, w.visible(q1-1, k0))
-		cols := roundUp(n, 16)
-		product(w.k, rows, cols, w.width, w.q, w.width, 1, keysT[k0*w.width:], 16, 16*w.width, w.p, keyBlock, false)
-		for r := range q1 - q0 {
-			w.softmax(r, min(w.visible(q0+r, k0), n), cols)
-		}
+	for k0 := 0; k0 < last; k0 += keyBlock {
+		n := min(keyBlock, last-k0)
+		product(w.k, rows, roundUp(n, 16), w.width, w.q, w.width, 1, keysT[k0*w.width:], 16, 16*w.width, w.p, keyBlock, false)
+		w.softmax(q0, rows, k0, n)
 		product(w.k, rows, w.width, n, w.p, keyBlock, 1, values[k0*w.width:], w.width, 16, w.o, w.width, true)
 	}
 }
 
-// softmax turns row r's scores of n visible keys into p, and rescales what the row has summed so far.
-func (w *attnForward) softmax(r, n, cols int) {
-	p := w.p[r*keyBlock:][:cols]
-	if n > 0 {
-		top := max(w.top[r], w.k.max(p[:n]))
-		if top > w.top[r] {
-			down := float32(math.Exp(float64(w.Scale) * float64(w.top[r]-top)))
-			w.sum[r] *= down
+// softmax turns the scores of keys [k0,k0+n) into p, zeros where a row does not see, and rescales o and sum to the new top.
+func (w *attnForward) softmax(q0, rows, k0, n int) {
+	copy(w.shift, w.top)
+	for r := range rows {
+		seen := min(w.visible(q0+r, k0), n)
+		w.top[r] = max(w.top[r], w.mul*w.k.max(w.p[r*keyBlock:][:seen]))
+		if w.shift[r] -= w.top[r]; w.shift[r] != w.shift[r] { // nothing seen yet
+			w.shift[r] = 0
+		}
+	}
+	w.k.exp2(w.shift, w.shift, 1, 0)
+	for r, down := range w.shift[:rows] {
+		p := w.p[r*keyBlock:][:n]
+		seen := min(w.visible(q0+r, k0), n)
+		w.sum[r] = w.sum[r]*down + w.k.exp2(p[:seen], p[:seen], w.mul, w.top[r])
+		clear(p[seen:])
+		if down != 1 {
 			row := w.o[r*w.width:][:w.width]
 			w.k.scale(row, row, down)
-			w.top[r] = top
 		}
-		w.sum[r] += w.k.exp(p[:n], p[:n], top, w.scale)
 	}
-	clear(p[n:])
 }
 
 // finish divides by the sums and writes the log-sum-exp.
 func (w *attnForward) finish(lse []float32) {
-	for r := range lse {
-		lse[r] = float32(float64(w.Scale)*float64(w.top[r]) + math.Log(float64(w.sum[r])))
-		if w.sum[r] > 0 {
+	for r, sum := range w.sum[:len(lse)] {
+		lse[r] = float32(float64(w.top[r])*math.Ln2 + math.Log(float64(sum)))
+		if sum > 0 {
 			row := w.o[r*w.width:][:w.width]
-			w.k.scale(row, row, 1/w.sum[r])
+			w.k.scale(row, row, 1/sum)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func attentionBackward[T elem](e *Engine, dq, dk, dv, do, q, k, v, o []T, lse []
 	e.For(s.Batch*s.KVHeads, 1, func(lo, hi int) {
 		ar := e.borrow(6*kvSize+3*qSize+2*queries+2*queryBlock*keyBlock, 14)
 		defer e.giveBack(ar)
-		w := &attnBackward{attn: a, k: e.k, scale: newExpScale(s.Scale),
+		w := &attnBackward{attn: a, k: e.k, mul: s.Scale * math.Log2E,
 			keyRows: ar.zeros(kvSize), valueRows: ar.zeros(kvSize), keysT: ar.take(kvSize), valuesT: ar.take(kvSize), dk: ar.take(kvSize), dv: ar.take(kvSize),
 			q: ar.zeros(qSize), do: ar.zeros(qSize), dq: ar.take(qSize), shift: ar.take(queries), delta: ar.take(queries),
 			p: ar.take(queryBlock * keyBlock), ds: ar.take(queryBlock * keyBlock)}
@@ -51,25 +51,22 @@ func attentionBackward[T elem](e *Engine, dq, dk, dv, do, q, k, v, o []T, lse []
 	})
 }
 
-// attnBackward is the state of one key-value head and of the query head it is working on. With p = exp(Scale*(score - shift)):
+// attnBackward is the state of one key-value head and of the query head it is working on. With p = 2^(mul*score - shift), mul = Scale*log2(e):
 // dv = pᵀ·do, ds = p*(do·vᵀ - delta), dq = Scale * ds·k, dk = Scale * dsᵀ·q. Scale is applied on the way out.
 type attnBackward struct {
 	*attn
 	k                                          *kernels
-	scale                                      *expScale
+	mul                                        float32
 	keyRows, valueRows, keysT, valuesT, dk, dv []float32
 	q, do, dq                                  []float32
-	shift, delta                               []float32 // lse/Scale and sum(do*o), per query
+	shift, delta                               []float32 // lse*log2(e) and sum(do*o), per query
 	p, ds                                      []float32
 }
 
 func (w *attnBackward) rowTerms(lse []float32) {
 	for i, l := range lse {
-		w.shift[i] = float32(float64(l) / float64(w.Scale))
+		w.shift[i] = l * math.Log2E
 		w.delta[i] = w.k.dot(w.do[i*w.width:][:w.width], w.dq[i*w.width:][:w.width])
-		if math.IsInf(float64(l), -1) {
-			w.shift[i] = 0 // attends to nothing: no element of the row is visible
-		}
 	}
 }
 
@@ -88,7 +85,7 @@ func (w *attnBackward) block(q0, q1 int) {
 			seen := 0
 			if r < q1-q0 {
 				seen = min(w.visible(q0+r, k0), n)
-				w.k.softGrad(p[:seen], ds[:seen], w.shift[q0+r], w.delta[q0+r], w.scale)
+				w.k.softGrad(p[:seen], ds[:seen], w.mul, w.shift[q0+r], w.delta[q0+r])
 			}
 			clear(p[seen:])
 			clear(ds[seen:])

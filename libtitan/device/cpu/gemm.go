@@ -115,7 +115,7 @@ func packPanel[T elem](k *kernels, out, wide []float32, b operand[T], p, j, kc, 
 		return
 	}
 	src, stride := rowsWide(k, wide, b.x[j*b.ld+p:], b.ld, w, kc)
-	k.packCols(out, src, stride, w, kc, nr)
+	k.transpose(out, nr, src, stride, w, kc)
 }
 
 // rowsWide gives rows of cols elements, ld apart, as float32: in place, or widened into buf. It returns their new distance.

@@ -14,15 +14,6 @@ import (
 // All mr rows of A, nr columns of B and the whole tile of C must exist: pointers are not checked.
 type tileFunc func(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32, ldc, panels int, add bool)
 
-// expScale is a factor c of an exponent, split for exp(c*x): c*log2(e) = c1+c2, and lo is the x below which the result is 0.
-type expScale struct{ c1, c2, lo float32 }
-
-func newExpScale(c float32) *expScale {
-	l := float64(c) * math.Log2E
-	c1 := float32(l)
-	return &expScale{c1, float32(l - float64(c1)), float32(-127 / l)}
-}
-
 // kernels is one instruction set's implementation of the inner loops. Slices of one call have equal lengths.
 type kernels struct {
 	name   string
@@ -30,46 +21,46 @@ type kernels struct {
 	tile   tileFunc // mr x nr
 	tile6  tileFunc // 6 x 16, for products with few columns
 
-	exp      func(y, x []float32, shift float32, s *expScale) float32      // y = exp(s*(x-shift)), returns the sum
-	softGrad func(s, dp []float32, shift, delta float32, sc *expScale)     // s = p = exp(sc*(s-shift)); dp = p*(dp-delta)
-	max      func(x []float32) float32                                     // -Inf when empty
-	dot      func(x, y []float32) float32                                  // sum x*y
-	dot3     func(x, y, z []float32) float32                               // sum x*y*z
-	scale    func(y, x []float32, s float32)                               // y = x*s
-	scaleMul func(y, x, w []float32, s float32)                            // y = x*s*w
-	normGrad func(dx, dw, dy, x, w []float32, r, s float32)                // dx = dy*w*r - x*s; dw += dy*x*r
-	rope     func(y, x, cos, sin []float32, sign float32)                  // one head: pairs (2i,2i+1), len(cos) = len(x)/2
-	silu     func(y, a, b []float32)                                       // y = a*sigmoid(a)*b
-	siluGrad func(da, db, dy, a, b []float32)                              //
-	add      func(y, a, b []float32)                                       // y = a+b
-	adamw    func(p, g, m, v []float32, s *adamScalars)                    //
-	widen    func(y []float32, x []uint16)                                 //
-	narrow   func(y []uint16, x []float32)                                 //
-	packCols func(dst []float32, src []float32, stride, rows, cols, w int) // dst[c*w+r] = src[r*stride+c]
+	exp2      func(y, x []float32, mul, sub float32) float32                   // y = 2^(mul*x-sub), returns the sum
+	softGrad  func(s, dp []float32, mul, sub, delta float32)                   // s = p = 2^(mul*s-sub); dp = p*(dp-delta)
+	max       func(x []float32) float32                                        // -Inf when empty
+	dot       func(x, y []float32) float32                                     // sum x*y
+	dot3      func(x, y, z []float32) float32                                  // sum x*y*z
+	scale     func(y, x []float32, s float32)                                  // y = x*s
+	scaleMul  func(y, x, w []float32, s float32)                               // y = x*s*w
+	normGrad  func(dx, dw, dy, x, w []float32, r, s float32)                   // dx = dy*w*r - x*s; dw += dy*x*r
+	rope      func(y, x, cos, sin []float32, sign float32)                     // one head: pairs (2i,2i+1), len(cos) = len(x)/2
+	silu      func(y, a, b []float32)                                          // y = a*sigmoid(a)*b
+	siluGrad  func(da, db, dy, a, b []float32)                                 //
+	add       func(y, a, b []float32)                                          // y = a+b
+	adamw     func(p, g, m, v []float32, s *adamScalars)                       //
+	widen     func(y []float32, x []uint16)                                    //
+	narrow    func(y []uint16, x []float32)                                    //
+	copyRows  func(dst []float32, dld int, src []float32, sld, rows, cols int) // dst[r*dld+c] = src[r*sld+c]
+	transpose func(dst []float32, dld int, src []float32, sld, rows, cols int) // dst[c*dld+r] = src[r*sld+c]
 }
 
 // scalar is the portable set, and the reference that tests hold the others to.
 func scalarKernels() *kernels {
 	return &kernels{
 		name: "scalar", mr: 6, nr: 16, tile: tile6x16Go, tile6: tile6x16Go,
-		exp: expGo, softGrad: softGradGo, max: maxGo, dot: dotGo, dot3: dot3Go, scale: scaleGo, scaleMul: scaleMulGo,
+		exp2: exp2Go, softGrad: softGradGo, max: maxGo, dot: dotGo, dot3: dot3Go, scale: scaleGo, scaleMul: scaleMulGo,
 		normGrad: normGradGo, rope: ropeGo, silu: siluGo, siluGrad: siluGradGo, add: addGo, adamw: adamwGo,
-		widen: dtype.WidenBF16, narrow: dtype.NarrowBF16, packCols: packColsGo,
+		widen: dtype.WidenBF16, narrow: dtype.NarrowBF16, copyRows: copyRowsGo, transpose: transposeGo,
 	}
 }
 
-func expGo(y, x []float32, shift float32, s *expScale) float32 {
+func exp2Go(y, x []float32, mul, sub float32) float32 {
 	var sum float32
-	c := (float64(s.c1) + float64(s.c2)) * math.Ln2
 	for i, v := range x {
-		y[i] = float32(math.Exp(c * float64(v-shift)))
+		y[i] = float32(math.Exp2(float64(mul)*float64(v) - float64(sub)))
 		sum += y[i]
 	}
 	return sum
 }
 
-func softGradGo(s, dp []float32, shift, delta float32, sc *expScale) {
-	expGo(s, s, shift, sc)
+func softGradGo(s, dp []float32, mul, sub, delta float32) {
+	exp2Go(s, s, mul, sub)
 	for i, p := range s {
 		dp[i] = p * (dp[i] - delta)
 	}
@@ -152,10 +143,16 @@ func addGo(y, a, b []float32) {
 	}
 }
 
-func packColsGo(dst, src []float32, stride, rows, cols, w int) {
+func copyRowsGo(dst []float32, dld int, src []float32, sld, rows, cols int) {
 	for r := range rows {
-		for c, v := range src[r*stride:][:cols] {
-			dst[c*w+r] = v
+		copy(dst[r*dld:][:cols], src[r*sld:][:cols])
+	}
+}
+
+func transposeGo(dst []float32, dld int, src []float32, sld, rows, cols int) {
+	for r := range rows {
+		for c, v := range src[r*sld:][:cols] {
+			dst[c*dld+r] = v
 		}
 	}
 }

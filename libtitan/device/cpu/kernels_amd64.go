@@ -29,10 +29,11 @@ func avx2Kernels() *kernels {
 	k := scalarKernels()
 	k.name = "avx2"
 	k.tile, k.tile6 = tile6x16, tile6x16
-	k.exp, k.softGrad, k.max, k.dot, k.dot3 = expVec, softGradVec, maxVec, dotVec, dot3Vec
+	k.exp2, k.softGrad, k.max, k.dot, k.dot3 = exp2Vec, softGradVec, maxVec, dotVec, dot3Vec
 	k.scale, k.scaleMul, k.normGrad, k.rope = scaleVec, scaleMulVec, normGradVec, ropeVec
 	k.silu, k.siluGrad, k.add, k.adamw = siluVec, siluGradVec, addVec, adamwVec
 	k.widen, k.narrow = widenVec, narrowVec
+	k.copyRows, k.transpose = copyRowsVec, transposeVec
 	return k
 }
 
@@ -53,10 +54,10 @@ func tile6x16(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32,
 func tile12x32(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32, ldc, panels int, add bool)
 
 //go:noescape
-func expAVX2(n int, y, x *float32, shift float32, s *expScale) float32
+func exp2AVX2(n int, y, x *float32, mul, sub float32) float32
 
 //go:noescape
-func softGradAVX2(n int, s, dp *float32, shift, delta float32, sc *expScale)
+func softGradAVX2(n int, s, dp *float32, mul, sub, delta float32)
 
 //go:noescape
 func maxAVX2(n int, x *float32) float32
@@ -80,10 +81,10 @@ func normGradAVX2(n int, dx, dw, dy, x, w *float32, r, s float32)
 func ropeAVX2(n int, y, x, cos, sin *float32, sign float32)
 
 //go:noescape
-func siluAVX2(n int, y, a, b *float32, s *expScale)
+func siluAVX2(n int, y, a, b *float32)
 
 //go:noescape
-func siluGradAVX2(n int, da, db, dy, a, b *float32, s *expScale)
+func siluGradAVX2(n int, da, db, dy, a, b *float32)
 
 //go:noescape
 func addAVX2(n int, y, a, b *float32)
@@ -97,36 +98,42 @@ func widenAVX2(n int, y *float32, x *uint16)
 //go:noescape
 func narrowAVX2(n int, y *uint16, x *float32)
 
+//go:noescape
+func copyRowsAVX2(rows, n int, dst *float32, dld int, src *float32, sld int)
+
+//go:noescape
+func transpose8AVX2(n int, dst *float32, dld int, src *float32, sld int)
+
 // body is the part of n elements that fills whole vectors.
 func body(n int) int { return n &^ 7 }
 
-func expVec(y, x []float32, shift float32, s *expScale) float32 {
+func exp2Vec(y, x []float32, mul, sub float32) float32 {
 	n := body(len(x))
 	var sum float32
 	if n > 0 {
-		sum = expAVX2(n, &y[0], &x[0], shift, s)
+		sum = exp2AVX2(n, &y[0], &x[0], mul, sub)
 	}
 	if n < len(x) {
 		var t [8]float32
-		for i := copy(t[:], x[n:]); i < 8; i++ {
-			t[i] = float32(math.Inf(-1))
+		copy(t[:], x[n:])
+		exp2AVX2(8, &t[0], &t[0], mul, sub)
+		for _, v := range t[:copy(y[n:], t[:])] {
+			sum += v
 		}
-		sum += expAVX2(8, &t[0], &t[0], shift, s)
-		copy(y[n:], t[:])
 	}
 	return sum
 }
 
-func softGradVec(s, dp []float32, shift, delta float32, sc *expScale) {
+func softGradVec(s, dp []float32, mul, sub, delta float32) {
 	n := body(len(s))
 	if n > 0 {
-		softGradAVX2(n, &s[0], &dp[0], shift, delta, sc)
+		softGradAVX2(n, &s[0], &dp[0], mul, sub, delta)
 	}
 	if n < len(s) {
 		var t, u [8]float32
 		copy(t[:], s[n:])
 		copy(u[:], dp[n:])
-		softGradAVX2(8, &t[0], &u[0], shift, delta, sc)
+		softGradAVX2(8, &t[0], &u[0], mul, sub, delta)
 		copy(s[n:], t[:])
 		copy(dp[n:], u[:])
 	}
@@ -196,31 +203,29 @@ func ropeVec(y, x, cos, sin []float32, sign float32) {
 
 func siluVec(y, a, b []float32) {
 	n := body(len(a))
-	s := newExpScale(1)
 	if n > 0 {
-		siluAVX2(n, &y[0], &a[0], &b[0], s)
+		siluAVX2(n, &y[0], &a[0], &b[0])
 	}
 	if n < len(a) {
 		var t, u [8]float32
 		copy(t[:], a[n:])
 		copy(u[:], b[n:])
-		siluAVX2(8, &t[0], &t[0], &u[0], s)
+		siluAVX2(8, &t[0], &t[0], &u[0])
 		copy(y[n:], t[:])
 	}
 }
 
 func siluGradVec(da, db, dy, a, b []float32) {
 	n := body(len(a))
-	s := newExpScale(1)
 	if n > 0 {
-		siluGradAVX2(n, &da[0], &db[0], &dy[0], &a[0], &b[0], s)
+		siluGradAVX2(n, &da[0], &db[0], &dy[0], &a[0], &b[0])
 	}
 	if n < len(a) {
 		var ta, tb, g, da8, db8 [8]float32
 		copy(ta[:], a[n:])
 		copy(tb[:], b[n:])
 		copy(g[:], dy[n:])
-		siluGradAVX2(8, &da8[0], &db8[0], &g[0], &ta[0], &tb[0], s)
+		siluGradAVX2(8, &da8[0], &db8[0], &g[0], &ta[0], &tb[0])
 		copy(da[n:], da8[:])
 		copy(db[n:], db8[:])
 	}
@@ -263,5 +268,26 @@ func narrowVec(y []uint16, x []float32) {
 		copy(t[:], x[n:])
 		narrowAVX2(8, &u[0], &t[0])
 		copy(y[n:], u[:])
+	}
+}
+
+func copyRowsVec(dst []float32, dld int, src []float32, sld, rows, cols int) {
+	if rows == 0 || cols%8 != 0 || cols == 0 {
+		copyRowsGo(dst, dld, src, sld, rows, cols)
+		return
+	}
+	copyRowsAVX2(rows, cols, &dst[0], dld, &src[0], sld)
+}
+
+func transposeVec(dst []float32, dld int, src []float32, sld, rows, cols int) {
+	r, n := 0, body(cols)
+	for ; n > 0 && r+8 <= rows; r += 8 {
+		transpose8AVX2(n, &dst[r], dld, &src[r*sld], sld)
+		if n < cols {
+			transposeGo(dst[n*dld+r:], dld, src[r*sld+n:], sld, 8, cols-n)
+		}
+	}
+	if r < rows {
+		transposeGo(dst[r:], dld, src[r*sld:], sld, rows-r, cols)
 	}
 }

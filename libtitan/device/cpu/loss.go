@@ -74,16 +74,15 @@ func logSumExp[T elem](k *kernels, row []T, buf, wide []float32) float64 {
 		top = max(top, k.max(widened(k, wide, row[s:min(s+lossSpan, len(row))])))
 	}
 	var sum float64
-	one := newExpScale(1)
+	sub := top * math.Log2E
 	for s := 0; s < len(row); s += lossSpan {
 		x := widened(k, wide, row[s:min(s+lossSpan, len(row))])
-		sum += float64(k.exp(buf[:len(x)], x, top, one))
+		sum += float64(k.exp2(buf[:len(x)], x, math.Log2E, sub))
 	}
-	return float64(top) + math.Log(sum)
+	return float64(sub)*math.Ln2 + math.Log(sum)
 }
 
 func crossEntropyBackward[T elem](e *Engine, dlogits, logits []T, labels []int32, lse []float32, scale float32, rows, vocab int) {
-	one := newExpScale(1)
 	e.For(rows, lossGrain, func(lo, hi int) {
 		ar := e.borrow(2*lossSpan, 2)
 		defer e.giveBack(ar)
@@ -97,7 +96,7 @@ func crossEntropyBackward[T elem](e *Engine, dlogits, logits []T, labels []int32
 			for s := 0; s < vocab; s += lossSpan {
 				end := min(s+lossSpan, vocab)
 				d := buf[:end-s]
-				e.k.exp(d, widened(e.k, wide, logits[i*vocab+s:][:end-s]), lse[i], one)
+				e.k.exp2(d, widened(e.k, wide, logits[i*vocab+s:][:end-s]), math.Log2E, lse[i]*math.Log2E)
 				if at := int(labels[i]) - s; at >= 0 && at < len(d) {
 					d[at]--
 				}

@@ -16,7 +16,14 @@ GLOBL name<>(SB), RODATA|NOPTR, $32
 CONST(one, $0x3f800000)
 CONST(magic, $0x4b40007f)  // 1.5*2^23 + 127: adding it rounds to an integer and leaves integer+127 in the low bits
 
-// Minimax coefficients of 2^f on [-0.5,0.5], relative error below 2e-9.
+CONST(lo, $0xc2fe0000)     // -127: 2^x of it is 0 here
+
+// Minimax coefficients of 2^f on [-0.5,0.5] with p(0) = 1: of degree 5 (relative error 9e-8) and 6 (2e-9).
+CONST(d1, $0x3f317215)
+CONST(d2, $0x3e75fcde)
+CONST(d3, $0x3d635ba9)
+CONST(d4, $0x3c1e7544)
+CONST(d5, $0x3aaddd0a)
 CONST(e1, $0x3f317218)
 CONST(e2, $0x3e75fdee)
 CONST(e3, $0x3d635774)
@@ -24,41 +31,41 @@ CONST(e4, $0x3c1d96a6)
 CONST(e5, $0x3aaf9f2a)
 CONST(e6, $0x3920fddc)
 
+CONST(log2e, $0x3fb8aa3b)   // log2(e) in two parts
+CONST(log2elo, $0x32a57060)
+CONST(expmin, $0xc2b00f34)  // -88.02969: exp of it is 2^-127
 CONST(expmax, $0x42b17218) // 88.72284: exp of it is 2^128
 CONST(signbit, $0x80000000)
 CONST(round, $0x7fff)
 CONST(onebit, $1)
 CONST(quiet, $0x40)
 
-// exponent loads what EXP needs; s points to an expScale.
-#define EXPCONSTS(s) \
-	VBROADCASTSS 0(s), Y7 \
-	VBROADCASTSS 4(s), Y8 \
-	VBROADCASTSS 8(s), Y6 \
-	VMOVUPS magic<>(SB), Y9 \
-	VMOVUPS e6<>(SB), Y10   \
-	VMOVUPS e5<>(SB), Y11   \
-	VMOVUPS e4<>(SB), Y12   \
-	VMOVUPS e3<>(SB), Y13   \
-	VMOVUPS e2<>(SB), Y14   \
-	VMOVUPS e1<>(SB), Y15
+// EXP2CONSTS loads what EXP2 needs; Y15 and Y14 are its factor and its subtrahend.
+#define EXP2CONSTS \
+	VMOVUPS lo<>(SB), Y13    \
+	VMOVUPS magic<>(SB), Y12 \
+	VMOVUPS d5<>(SB), Y11    \
+	VMOVUPS d4<>(SB), Y10    \
+	VMOVUPS d3<>(SB), Y9     \
+	VMOVUPS d2<>(SB), Y8     \
+	VMOVUPS d1<>(SB), Y7     \
+	VMOVUPS one<>(SB), Y6
 
-// EXP sets p = 2^(x*(c1+c2)); x is at least lo. t and f are scratch, t and x may be clobbered.
-// x*c1 = n+f with n integer; c2 corrects f; 2^n is put together from bits, so n = -127 gives 0 and n = 128 gives Inf.
-#define EXP(x, t, f, p) \
-	VMOVAPS     Y9, t            \
-	VFMADD231PS Y7, x, t         \
-	VSUBPS      Y9, t, f         \
-	VFMSUB231PS Y7, x, f         \
-	VFMADD231PS Y8, x, f         \
-	VPSLLD      $23, t, t        \
-	VMOVAPS     Y10, p           \
-	VFMADD213PS Y11, f, p        \
-	VFMADD213PS Y12, f, p        \
-	VFMADD213PS Y13, f, p        \
-	VFMADD213PS Y14, f, p        \
-	VFMADD213PS Y15, f, p        \
-	VFMADD213PS one<>(SB), f, p  \
+// EXP2 sets p = 2^(x*Y15-Y14); t and f are scratch. The exponent is n+f with n integer: a polynomial gives 2^f, and 2^n is put
+// together from bits. Exponents below -126.5 give 0, NaN gives NaN.
+#define EXP2(x, t, f, p) \
+	VFMSUB213PS Y14, Y15, x \
+	VMAXPS      x, Y13, x   \
+	VADDPS      x, Y12, t   \
+	VSUBPS      Y12, t, f   \
+	VSUBPS      f, x, f     \
+	VPSLLD      $23, t, t   \
+	VMOVAPS     Y11, p      \
+	VFMADD213PS Y10, f, p   \
+	VFMADD213PS Y9, f, p    \
+	VFMADD213PS Y8, f, p    \
+	VFMADD213PS Y7, f, p    \
+	VFMADD213PS Y6, f, p    \
 	VMULPS      t, p, p
 
 // HSUM adds the eight lanes of y (x its low half) into x's lane 0, in the order of sum8.
@@ -70,23 +77,21 @@ CONST(quiet, $0x40)
 	VPERMILPS    $0xb1, x, t \
 	VADDPS       t, x, x
 
-// func expAVX2(n int, y, x *float32, shift float32, s *expScale) float32
-TEXT ·expAVX2(SB), NOSPLIT, $0-44
+// func exp2AVX2(n int, y, x *float32, mul, sub float32) float32
+TEXT ·exp2AVX2(SB), NOSPLIT, $0-36
 	MOVQ n+0(FP), CX
 	MOVQ y+8(FP), DI
 	MOVQ x+16(FP), SI
-	MOVQ s+32(FP), AX
-	VBROADCASTSS shift+24(FP), Y5
-	EXPCONSTS(AX)
+	VBROADCASTSS mul+24(FP), Y15
+	VBROADCASTSS sub+28(FP), Y14
+	EXP2CONSTS
 	VXORPS Y4, Y4, Y4
 	SHRQ $3, CX
 	JZ   expdone
 
 exploop:
 	VMOVUPS (SI), Y0
-	VSUBPS  Y5, Y0, Y0
-	VMAXPS  Y0, Y6, Y0
-	EXP(Y0, Y1, Y2, Y3)
+	EXP2(Y0, Y1, Y2, Y3)
 	VMOVUPS Y3, (DI)
 	VADDPS  Y3, Y4, Y4
 	ADDQ    $32, SI
@@ -96,30 +101,28 @@ exploop:
 
 expdone:
 	HSUM(Y4, X4, X0)
-	VMOVSS X4, ret+40(FP)
+	VMOVSS X4, ret+32(FP)
 	VZEROUPPER
 	RET
 
-// func softGradAVX2(n int, s, dp *float32, shift, delta float32, sc *expScale)
-TEXT ·softGradAVX2(SB), NOSPLIT, $0-40
+// func softGradAVX2(n int, s, dp *float32, mul, sub, delta float32)
+TEXT ·softGradAVX2(SB), NOSPLIT, $0-36
 	MOVQ n+0(FP), CX
 	MOVQ s+8(FP), SI
 	MOVQ dp+16(FP), DI
-	MOVQ sc+32(FP), AX
-	VBROADCASTSS shift+24(FP), Y5
-	VBROADCASTSS delta+28(FP), Y4
-	EXPCONSTS(AX)
+	VBROADCASTSS mul+24(FP), Y15
+	VBROADCASTSS sub+28(FP), Y14
+	VBROADCASTSS delta+32(FP), Y5
+	EXP2CONSTS
 	SHRQ $3, CX
 	JZ   softdone
 
 softloop:
 	VMOVUPS (SI), Y0
-	VSUBPS  Y5, Y0, Y0
-	VMAXPS  Y0, Y6, Y0
-	EXP(Y0, Y1, Y2, Y3)
+	EXP2(Y0, Y1, Y2, Y3)
 	VMOVUPS Y3, (SI)
 	VMOVUPS (DI), Y0
-	VSUBPS  Y4, Y0, Y0
+	VSUBPS  Y5, Y0, Y0
 	VMULPS  Y3, Y0, Y0
 	VMOVUPS Y0, (DI)
 	ADDQ    $32, SI
@@ -339,25 +342,51 @@ ropedone:
 	VZEROUPPER
 	RET
 
-// SIGMOID sets p = 1/(1+exp(-a)); a is kept, x, t and f are scratch. The clamp from above makes exp(-a) Inf and p 0.
-#define SIGMOID(a, x, t, f, p) \
-	VXORPS signbit<>(SB), a, x \
-	VMAXPS x, Y6, x            \
-	VMOVUPS expmax<>(SB), p    \
-	VMINPS x, p, x             \
-	EXP(x, t, f, p)            \
-	VMOVUPS one<>(SB), t       \
-	VADDPS t, p, p             \
-	VDIVPS p, t, p
+// SIGMOIDCONSTS loads what SIGMOID needs.
+#define SIGMOIDCONSTS \
+	VMOVUPS log2e<>(SB), Y15   \
+	VMOVUPS log2elo<>(SB), Y14 \
+	VMOVUPS expmin<>(SB), Y13  \
+	VMOVUPS magic<>(SB), Y12   \
+	VMOVUPS e6<>(SB), Y11      \
+	VMOVUPS e5<>(SB), Y10      \
+	VMOVUPS e4<>(SB), Y9       \
+	VMOVUPS e3<>(SB), Y8       \
+	VMOVUPS e2<>(SB), Y7       \
+	VMOVUPS e1<>(SB), Y6
 
-// func siluAVX2(n int, y, a, b *float32, s *expScale)
-TEXT ·siluAVX2(SB), NOSPLIT, $0-40
+// SIGMOID sets p = 1/(1+exp(-a)); a is kept, x, t and f are scratch. As EXP2, but log2(e) has two parts, so that exp is right to
+// 2 units in the last place wherever a is. The upper clamp makes exp(-a) Inf and p 0.
+#define SIGMOID(a, x, t, f, p) \
+	VXORPS      signbit<>(SB), a, x \
+	VMAXPS      x, Y13, x           \
+	VMOVUPS     expmax<>(SB), p     \
+	VMINPS      x, p, x             \
+	VMOVAPS     Y12, t              \
+	VFMADD231PS Y15, x, t           \
+	VSUBPS      Y12, t, f           \
+	VFMSUB231PS Y15, x, f           \
+	VFMADD231PS Y14, x, f           \
+	VPSLLD      $23, t, t           \
+	VMOVAPS     Y11, p              \
+	VFMADD213PS Y10, f, p           \
+	VFMADD213PS Y9, f, p            \
+	VFMADD213PS Y8, f, p            \
+	VFMADD213PS Y7, f, p            \
+	VFMADD213PS Y6, f, p            \
+	VMOVUPS     one<>(SB), x        \
+	VFMADD213PS x, f, p             \
+	VMULPS      t, p, p             \
+	VADDPS      x, p, p             \
+	VDIVPS      p, x, p
+
+// func siluAVX2(n int, y, a, b *float32)
+TEXT ·siluAVX2(SB), NOSPLIT, $0-32
 	MOVQ n+0(FP), CX
 	MOVQ y+8(FP), DI
 	MOVQ a+16(FP), SI
 	MOVQ b+24(FP), DX
-	MOVQ s+32(FP), AX
-	EXPCONSTS(AX)
+	SIGMOIDCONSTS
 	SHRQ $3, CX
 	JZ   siludone
 
@@ -377,16 +406,15 @@ siludone:
 	VZEROUPPER
 	RET
 
-// func siluGradAVX2(n int, da, db, dy, a, b *float32, s *expScale)
-TEXT ·siluGradAVX2(SB), NOSPLIT, $0-56
+// func siluGradAVX2(n int, da, db, dy, a, b *float32)
+TEXT ·siluGradAVX2(SB), NOSPLIT, $0-48
 	MOVQ n+0(FP), CX
 	MOVQ da+8(FP), DI
 	MOVQ db+16(FP), R8
 	MOVQ dy+24(FP), R9
 	MOVQ a+32(FP), SI
 	MOVQ b+40(FP), DX
-	MOVQ s+48(FP), AX
-	EXPCONSTS(AX)
+	SIGMOIDCONSTS
 	SHRQ $3, CX
 	JZ   sgdone
 	XORQ AX, AX
@@ -396,13 +424,13 @@ sgloop:
 	SIGMOID(Y5, Y0, Y1, Y2, Y3)
 	VMOVUPS (R9)(AX*1), Y0
 	VMULPS  Y3, Y0, Y1            // dy*s
-	VMULPS  Y5, Y1, Y2
-	VMOVUPS Y2, (R8)(AX*1)        // db = dy*s*a
+	VMULPS  Y5, Y1, Y2            // db = dy*s*a
 	VMOVUPS one<>(SB), Y4
 	VSUBPS  Y3, Y4, Y3            // 1-s
 	VFMADD213PS Y4, Y5, Y3        // 1+a*(1-s)
 	VMULPS  (DX)(AX*1), Y1, Y1
 	VMULPS  Y3, Y1, Y1
+	VMOVUPS Y2, (R8)(AX*1)        // all inputs are read: outputs may be the same memory
 	VMOVUPS Y1, (DI)(AX*1)
 	ADDQ $32, AX
 	DECQ CX
@@ -533,5 +561,102 @@ narrowloop:
 	JNZ  narrowloop
 
 narrowdone:
+	VZEROUPPER
+	RET
+
+// func copyRowsAVX2(rows, n int, dst *float32, dld int, src *float32, sld int)
+// A tight loop keeps many rows in flight: where rows lie far apart each one is a cache miss.
+TEXT ·copyRowsAVX2(SB), NOSPLIT, $0-48
+	MOVQ rows+0(FP), CX
+	MOVQ n+8(FP), DX
+	MOVQ dst+16(FP), DI
+	MOVQ dld+24(FP), R8
+	MOVQ src+32(FP), SI
+	MOVQ sld+40(FP), R9
+	SHLQ $2, DX
+	SHLQ $2, R8
+	SHLQ $2, R9
+	TESTQ CX, CX
+	JZ   copydone
+
+copyrow:
+	XORQ AX, AX
+
+copyloop:
+	VMOVUPS (SI)(AX*1), Y0
+	VMOVUPS Y0, (DI)(AX*1)
+	ADDQ $32, AX
+	CMPQ AX, DX
+	JLT  copyloop
+	ADDQ R8, DI
+	ADDQ R9, SI
+	DECQ CX
+	JNZ  copyrow
+
+copydone:
+	VZEROUPPER
+	RET
+
+// TRANSPOSE4 transposes four rows of eight: a, b, c and d become columns 0|4, 1|5, 2|6 and 3|7.
+#define TRANSPOSE4(a, b, c, d, t0, t1, t2, t3) \
+	VUNPCKLPS b, a, t0       \
+	VUNPCKHPS b, a, t1       \
+	VUNPCKLPS d, c, t2       \
+	VUNPCKHPS d, c, t3       \
+	VUNPCKLPD t2, t0, a      \
+	VUNPCKHPD t2, t0, b      \
+	VUNPCKLPD t3, t1, c      \
+	VUNPCKHPD t3, t1, d
+
+// func transpose8AVX2(n int, dst *float32, dld int, src *float32, sld int)
+// dst[c*dld+r] = src[r*sld+c] for r < 8 and c < n, n a multiple of 8.
+TEXT ·transpose8AVX2(SB), NOSPLIT, $0-40
+	MOVQ n+0(FP), CX
+	MOVQ dst+8(FP), DI
+	MOVQ dld+16(FP), R8
+	MOVQ src+24(FP), SI
+	MOVQ sld+32(FP), R9
+	SHLQ $2, R8
+	SHLQ $2, R9
+	LEAQ (R8)(R8*2), R10
+	LEAQ (R9)(R9*2), R11
+	SHRQ $3, CX
+	JZ   trdone
+
+trloop:
+	LEAQ (SI)(R9*4), DX
+	LEAQ (DI)(R8*4), BX
+	VMOVUPS (SI), Y0
+	VMOVUPS (SI)(R9*1), Y1
+	VMOVUPS (SI)(R9*2), Y2
+	VMOVUPS (SI)(R11*1), Y3
+	VMOVUPS (DX), Y4
+	VMOVUPS (DX)(R9*1), Y5
+	VMOVUPS (DX)(R9*2), Y6
+	VMOVUPS (DX)(R11*1), Y7
+	TRANSPOSE4(Y0, Y1, Y2, Y3, Y8, Y9, Y10, Y11)
+	TRANSPOSE4(Y4, Y5, Y6, Y7, Y8, Y9, Y10, Y11)
+	VPERM2F128 $0x20, Y4, Y0, Y8
+	VPERM2F128 $0x20, Y5, Y1, Y9
+	VPERM2F128 $0x20, Y6, Y2, Y10
+	VPERM2F128 $0x20, Y7, Y3, Y11
+	VPERM2F128 $0x31, Y4, Y0, Y12
+	VPERM2F128 $0x31, Y5, Y1, Y13
+	VPERM2F128 $0x31, Y6, Y2, Y14
+	VPERM2F128 $0x31, Y7, Y3, Y15
+	VMOVUPS Y8, (DI)
+	VMOVUPS Y9, (DI)(R8*1)
+	VMOVUPS Y10, (DI)(R8*2)
+	VMOVUPS Y11, (DI)(R10*1)
+	VMOVUPS Y12, (BX)
+	VMOVUPS Y13, (BX)(R8*1)
+	VMOVUPS Y14, (BX)(R8*2)
+	VMOVUPS Y15, (BX)(R10*1)
+	ADDQ $32, SI
+	LEAQ (BX)(R8*4), DI
+	DECQ CX
+	JNZ  trloop
+
+trdone:
 	VZEROUPPER
 	RET
