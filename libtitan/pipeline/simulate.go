@@ -1,0 +1,101 @@
+package pipeline
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Timeline is what a schedule takes when every action lasts one tick and a result arrives at once.
+type Timeline struct {
+	Makespan int     // ticks from the first action to the end of the last
+	Bubble   float64 // share of the ranks' time that they idle
+	Start    [][]int // tick at which each rank's actions start
+	InFlight []int   // by stage: most microbatches between their forward and the end of their backward
+}
+
+// Simulate runs s: each rank takes its actions in order, one starting when the rank is free and what it needs has
+// arrived; a result is kept for its taker, so that sending never waits. The error says who waits for what when
+// nobody can go on.
+func Simulate(s *Schedule) (*Timeline, error) {
+	end := map[Action]int{} // an I is entered as the B whose place it takes
+	next := make([]int, len(s.Ranks))
+	free := make([]int, len(s.Ranks))
+	t := &Timeline{Start: make([][]int, len(s.Ranks))}
+	total, done := 0, 0
+	for _, actions := range s.Ranks {
+		total += len(actions)
+	}
+	for moved := true; moved; {
+		moved = false
+		for rank, actions := range s.Ranks {
+			for next[rank] < len(actions) {
+				a := actions[next[rank]]
+				start, ok := ready(a, free[rank], end, s.NumStages)
+				if !ok {
+					break
+				}
+				free[rank] = start + 1
+				end[entered(a)] = start + 1
+				t.Start[rank] = append(t.Start[rank], start)
+				t.Makespan = max(t.Makespan, start+1)
+				next[rank]++
+				done++
+				moved = true
+			}
+		}
+	}
+	if done < total {
+		return nil, deadlock(s, next, end)
+	}
+	if t.Makespan > 0 {
+		t.Bubble = 1 - float64(total)/float64(len(s.Ranks)*t.Makespan)
+	}
+	t.InFlight = inFlight(s)
+	return t, nil
+}
+
+func entered(a Action) Action {
+	if a.Kind == InputGrad {
+		a.Kind = Backward
+	}
+	return a
+}
+
+// ready is the first tick from earliest at which a can start, false if what it needs has not been made yet.
+func ready(a Action, earliest int, end map[Action]int, numStages int) (start int, ok bool) {
+	prev, waits := needs(a, numStages)
+	if !waits {
+		return earliest, true
+	}
+	arrived, ok := end[prev]
+	return max(earliest, arrived), ok
+}
+
+func deadlock(s *Schedule, next []int, end map[Action]int) error {
+	var waits []string
+	for rank, actions := range s.Ranks {
+		if next[rank] < len(actions) {
+			a := actions[next[rank]]
+			prev, _ := needs(a, s.NumStages)
+			waits = append(waits, fmt.Sprintf("rank %d, column %d: %v waits for %v", rank, next[rank], a, prev))
+		}
+	}
+	return fmt.Errorf("schedule %s: deadlock: %s", s.Name, strings.Join(waits, "; "))
+}
+
+// inFlight counts, in each rank's own order, the microbatches whose activations a stage holds.
+func inFlight(s *Schedule) []int {
+	most, now := make([]int, s.NumStages), make([]int, s.NumStages)
+	for _, actions := range s.Ranks {
+		for _, a := range actions {
+			switch a.Kind {
+			case Forward:
+				now[a.Stage]++
+			case Backward, WeightGrad:
+				now[a.Stage]--
+			}
+			most[a.Stage] = max(most[a.Stage], now[a.Stage])
+		}
+	}
+	return most
+}
