@@ -155,10 +155,10 @@ type task[T, C elem] struct {
 
 // block computes rows x cols of C at (i, j0+j); width is the padded width of the packed part.
 func (t *task[T, C]) block(bp []float32, width, p0, j0, i, j, rows, cols, depth int) {
-	c, ldc := target(t.out, t.c[i*t.ldc+j0+j:]), t.ldc
+	c, ldc := t.out, blockN
 	wide := scratchFor[C](1) > 0
-	if wide {
-		c, ldc = t.out, blockN
+	if !wide {
+		c, ldc = target(nil, t.c[i*t.ldc+j0+j:]), t.ldc
 	}
 	for p := 0; p < depth; p += blockK {
 		kc := min(blockK, depth-p)
