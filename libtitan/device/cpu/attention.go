@@ -30,7 +30,7 @@ func (e *Engine) AttentionBF16(o []uint16, lse []float32, q, k, v []uint16, s At
 // next to what it meets there.
 const (
 	queryBlock = 48
-	keyBlock   = 96
+	keyBlock   = 192
 )
 
 // attn is a shape and what follows from it.

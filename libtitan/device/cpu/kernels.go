@@ -51,12 +51,12 @@ func scalarKernels() *kernels {
 }
 
 func exp2Go(y, x []float32, mul, sub float32) float32 {
-	var sum float32
+	var sum float64
 	for i, v := range x {
 		y[i] = float32(math.Exp2(float64(mul)*float64(v) - float64(sub)))
-		sum += y[i]
+		sum += float64(y[i])
 	}
-	return sum
+	return float32(sum)
 }
 
 func softGradGo(s, dp []float32, mul, sub, delta float32) {
