@@ -49,9 +49,9 @@ func (m *Memory) at(s *plan.Slot) (tensor, error) {
 	t := tensor{Type: s.Type}
 	switch s.Class {
 	case plan.Arena:
-		t.data = m.arena[s.Offset : s.Offset+s.Bytes()]
+		t.data = m.arena[s.Root().Offset:][:s.Bytes()]
 	case plan.Const:
-		t.data = m.consts[s.Offset : s.Offset+s.Bytes()]
+		t.data = m.consts[s.Root().Offset:][:s.Bytes()]
 	case plan.Param:
 		t.data = bytesOf(m.Params[s.Name])
 	case plan.Grad:

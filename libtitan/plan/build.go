@@ -153,9 +153,9 @@ func (b *builder) slot(s *Stage, v *graph.Value, microbatch int) *Slot {
 	slot := &Slot{Type: v.Type, FQN: v.Node.FQN, Microbatch: microbatch}
 	switch {
 	case v.Node.Op.View:
-		root := b.slot(s, v.Node.In[0], microbatch)
-		b.slots[k] = root
-		return root
+		root := b.slot(s, v.Node.In[0], microbatch).Root()
+		*slot = *root
+		slot.Type, slot.Of = v.Type, root
 	case v.Node.Op == graph.ParamOp:
 		slot.Class, slot.Name = Param, v.Name()
 	case b.nodes[v.Node] == once:
@@ -181,6 +181,7 @@ func (b *builder) slot(s *Stage, v *graph.Value, microbatch int) *Slot {
 func (b *builder) lifetimes() {
 	seen := map[*Slot]bool{}
 	touch := func(s *Slot, at int) {
+		s = s.Root()
 		if !seen[s] {
 			seen[s], s.First = true, at
 		}

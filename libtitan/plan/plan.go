@@ -51,9 +51,18 @@ type Slot struct {
 	Name       string // of a parameter or gradient
 	FQN        string // of the module whose node made it
 	Microbatch int
-	Offset     int // bytes from the start of the arena, or of the constants
-	First      int // the steps between which it is live, both included
+	Of         *Slot // of a view: whose memory it is; nil: its own
+	Offset     int   // bytes from the start of the arena, or of the constants
+	First      int   // the steps between which it is live, both included
 	Last       int
+}
+
+// Root is the slot whose memory s is.
+func (s *Slot) Root() *Slot {
+	if s.Of != nil {
+		return s.Of
+	}
+	return s
 }
 
 // Kind is what a step does.

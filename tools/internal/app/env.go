@@ -4,6 +4,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
@@ -36,7 +37,7 @@ type common struct {
 
 const commonCategory = "Every tool:"
 
-func (o *common) flags(manifest bool) []cli.Flag {
+func (o *common) flags(v Verb) []cli.Flag {
 	o.logFormat, o.logLevel = "text", "info"
 	fs := []cli.Flag{
 		Switch(&o.explain, "print a table for people on stderr", "explain"),
@@ -45,12 +46,13 @@ func (o *common) flags(manifest bool) []cli.Flag {
 		Choice(&o.logFormat, []string{"text", "json"}, "form of log lines", "log-format"),
 		Choice(&o.logLevel, []string{"debug", "info", "warn", "error"}, "least level logged", "log-level"),
 	}
-	if manifest {
-		fs = append([]cli.Flag{
-			Text(&o.in, "manifest to read, from `FILE` or - for stdin", "i", "in"),
-			Text(&o.out, "write the manifest to `FILE`, whole or not at all, or - for stdout", "o", "out"),
-			Texts(&o.sets, "override a manifest field: `section.field=value` (repeatable)", "set"),
-		}, fs...)
+	if v.Manifest {
+		fs = append(fs, Text(&o.in, "manifest to read, from `FILE` or - for stdin", "i", "in"))
+	}
+	if v.Manifest || v.starts {
+		fs = append(fs,
+			Text(&o.out, "write the manifest to `FILE`, whole or not at all, or - for stdout", "o"),
+			Texts(&o.sets, "override a manifest field: `section.field=value` (repeatable)", "set"))
 	}
 	for _, f := range fs {
 		switch f := f.(type) {
@@ -127,6 +129,25 @@ func (e *Env) WriteOut(write func(io.Writer) error) error {
 		return write(e.Out)
 	}
 	return WriteFile(e.common.out, write)
+}
+
+// Console is where a person follows a run: stderr, nowhere under --quiet; a line is a log line under --log-format json.
+func (e *Env) Console() io.Writer {
+	switch {
+	case e.common.quiet:
+		return io.Discard
+	case e.common.logFormat == "json":
+		return lines{e.Log}
+	}
+	return e.screen
+}
+
+// lines logs what is written, one line a call.
+type lines struct{ log *slog.Logger }
+
+func (l lines) Write(p []byte) (int, error) {
+	l.log.Info(strings.TrimRight(string(p), "\n"))
+	return len(p), nil
 }
 
 func isTerminal(stream any) bool {

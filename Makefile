@@ -1,0 +1,56 @@
+# make help lists what there is.
+GO      ?= go
+TOOLS   := meshplan pp-split seedinit ckpt-shard titan-run memprof
+FUZZ    ?= 60s
+RUN     ?= runs/first
+CORPUS  := $(shell $(GO) env GOROOT)/src
+
+# go-nvml's header warns of its own deprecated names.
+export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test lint golden fuzz bench man clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
+
+build: ## build the six tools into bin/
+	$(GO) build -o bin/ ./tools/...
+
+run: build ## train a small Llama on the Go standard library's sources, in two pipeline stages
+	@rm -rf $(RUN)
+	@mkdir -p $(RUN)
+	bin/meshplan --model debugmodel --vocab 258 --pp 2 --seq-len 256 --local-batch-size 8 --microbatches 4 --steps 220 --warmup-steps 20 --lr 2e-3 \
+	  | bin/pp-split --schedule 1F1B \
+	  | bin/seedinit --out $(RUN)/seed \
+	  | bin/titan-run --data '$(CORPUS)/**/*.go' --exclude testdata --exclude 'net' --checkpoint-dir $(RUN)/ckpt \
+	      --metrics $(RUN)/metrics.jsonl -o $(RUN)/manifest.json
+	bin/titan-run eval -i $(RUN)/manifest.json --data '$(CORPUS)/net/**/*.go' --batches 20
+
+test: lint ## run every test (no GPU needed)
+	$(GO) test ./...
+
+lint: ## gofmt, vet, staticcheck
+	@test -z "$$(gofmt -l libtitan tools)" || { gofmt -d libtitan tools; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+golden: ## rewrite the golden parts of the scripts
+	$(GO) test ./tools/... -update
+
+fuzz: ## run every fuzz target for FUZZ (60s)
+	@for pkg in $$($(GO) list ./libtitan/...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZ) $$pkg || exit 1; \
+	  done; \
+	done
+
+bench: ## tokens a second of the debugmodel on this CPU
+	$(GO) test -run '^$$' -bench Train -benchtime 1x -count 5 ./libtitan/train
+
+man: build ## write man pages into bin/man/
+	@mkdir -p bin/man
+	@for t in $(TOOLS); do bin/$$t man > bin/man/$$t.1; done
+
+clean: ## remove what was built and run
+	rm -rf bin runs

@@ -1,0 +1,68 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"titan/libtitan/manifest"
+	"titan/libtitan/optim"
+	"titan/libtitan/plan"
+)
+
+// DryRun checks everything that Run needs before its first step, and prints the learning rates and the memory
+// that each rank will use. Nothing is trained and nothing is written.
+func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w io.Writer) error {
+	r, err := open(ctx, m, o)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if r.train, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	defer r.train.Close()
+	if err := r.checkResume(); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "data: %d rows of %d tokens an epoch, %d rows a step\n", r.train.Rows(), m.Training.SeqLen, m.Training.GlobalBatchSize)
+	schedule, err := optim.NewSchedule(*m.LRScheduler, m.Training.Steps)
+	if err != nil {
+		return err
+	}
+	for _, warning := range schedule.Warnings {
+		r.Log.Warn(warning)
+	}
+	for step := r.start.Step + 1; step <= m.Training.Steps; step++ {
+		fmt.Fprintf(w, "step: %2d  lr: %.6g\n", step, m.Optimizer.LR*schedule.Factor(step-1))
+	}
+	for rank := range r.job.NumRanks() {
+		prog, err := r.job.Program(rank)
+		if err != nil {
+			return err
+		}
+		u := plan.Measure(prog)
+		params := u.Fixed[plan.Param]
+		fmt.Fprintf(w, "rank %d: stages %s: params %s  grads %s  optimizer %s  activations %s (peak live %s)\n", rank, stageList(prog),
+			manifest.FormatBytes(int64(params)), manifest.FormatBytes(int64(params)), manifest.FormatBytes(int64(2*params)),
+			manifest.FormatBytes(int64(prog.ArenaBytes)), manifest.FormatBytes(int64(u.PeakBytes)))
+	}
+	return nil
+}
+
+func stageList(p *plan.Program) string {
+	var s []string
+	for _, st := range p.Stages {
+		s = append(s, fmt.Sprint(st.Index))
+	}
+	return strings.Join(s, ",")
+}
+
+// WriteJSON writes v as one indented JSON document.
+func WriteJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

@@ -1,0 +1,103 @@
+package train
+
+import (
+	"context"
+	"fmt"
+
+	"titan/libtitan/comm"
+	"titan/libtitan/comm/local"
+	"titan/libtitan/exec"
+	"titan/libtitan/manifest"
+)
+
+// evaluator measures the loss on a dataset, forward only.
+type evaluator struct {
+	*rank
+	data    *dataset
+	mem     *exec.Memory
+	runner  *exec.Runner
+	batches int
+}
+
+// newEvaluator reads steps batches of the job's microbatches, or one epoch if steps is 0; never more than that.
+func (k *rank) newEvaluator(d *dataset, steps int) (*evaluator, error) {
+	prog, err := k.job.EvalProgram(k.comm.Rank(), k.job.NumMicrobatches)
+	if err != nil {
+		return nil, err
+	}
+	e := &evaluator{rank: k, data: d}
+	perBatch := int64(k.job.Rows * k.job.NumMicrobatches)
+	e.batches = int(max(1, d.Rows()/perBatch))
+	if steps > 0 {
+		e.batches = min(e.batches, steps)
+	}
+	e.mem = exec.NewMemory(prog, k.job.NumMicrobatches, k.job.Rows*k.job.Manifest.Training.SeqLen, k.state.params, nil)
+	e.runner, err = exec.Load(k.engine, prog, e.mem, k.comm)
+	return e, err
+}
+
+// run is the mean loss of a label over the batches, the same on every rank.
+func (e *evaluator) run(ctx context.Context) (loss float64, tokens int64, err error) {
+	var sum float64
+	for i := range e.batches {
+		b, err := e.data.fill(e.mem, int64(i*e.job.Rows*e.job.NumMicrobatches), e.job.Rows)
+		if err != nil {
+			return 0, 0, err
+		}
+		if err := e.runner.Run(ctx); err != nil {
+			return 0, 0, err
+		}
+		tokens += int64(b.valid)
+		if e.comm.Rank() == e.lastStageRank() {
+			for _, l := range e.mem.Loss {
+				sum += float64(l)
+			}
+		}
+	}
+	total := []float64{sum}
+	if err := e.comm.Sum(ctx, total); err != nil {
+		return 0, 0, err
+	}
+	if tokens == 0 {
+		return 0, 0, nil
+	}
+	return total[0] / float64(tokens), tokens, nil
+}
+
+// Evaluation is what Eval found.
+type Evaluation struct {
+	Step   int     `json:"step"`   // of the checkpoint
+	Loss   float64 `json:"loss"`   // mean over the labels
+	Tokens int64   `json:"tokens"` // labels
+}
+
+// Eval measures the checkpoint that Run would start from on the manifest's data: steps batches, or one
+// epoch if steps is 0.
+func Eval(ctx context.Context, m *manifest.Manifest, steps int, o Options) (Evaluation, error) {
+	r, err := open(ctx, m, o)
+	if err != nil {
+		return Evaluation{}, err
+	}
+	defer r.close()
+	if r.held, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, false); err != nil {
+		return Evaluation{}, fmt.Errorf("data: %w", err)
+	}
+	defer r.held.Close()
+	out := Evaluation{Step: r.start.Step}
+	err = local.Run(ctx, r.job.NumRanks(), func(ctx context.Context, c comm.Comm) error {
+		k, err := r.newRank(c, false)
+		if err != nil {
+			return err
+		}
+		e, err := k.newEvaluator(r.held, steps)
+		if err != nil {
+			return err
+		}
+		loss, tokens, err := e.run(ctx)
+		if c.Rank() == 0 {
+			out.Loss, out.Tokens = loss, tokens
+		}
+		return err
+	})
+	return out, err
+}

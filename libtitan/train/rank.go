@@ -1,0 +1,241 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"titan/libtitan/comm"
+	"titan/libtitan/device/cpu"
+	"titan/libtitan/exec"
+	"titan/libtitan/exit"
+	"titan/libtitan/nn"
+	"titan/libtitan/optim"
+)
+
+// rank is one pipeline rank: its part of the parameters and their state, and its program.
+type rank struct {
+	*run
+	comm     comm.Comm
+	peers    []*rank
+	params   []*nn.Param // that it holds
+	index    []int       // their places in the whole model's list
+	owned    []bool      // this rank saves and counts it: the first that holds it
+	state    *state
+	mem      *exec.Memory
+	runner   *exec.Runner
+	eval     *evaluator
+	schedule *optim.Schedule
+	pos      position
+}
+
+// state is what the optimizer works on, by FQN: all float32, all the size of the parameter.
+type state struct{ params, grads, m, v map[string][]float32 }
+
+func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
+	k := &rank{run: r, comm: c, index: r.job.StageParams(c.Rank()), pos: r.start}
+	held := map[int]bool{}
+	for other := range c.Rank() {
+		for _, i := range r.job.StageParams(other) {
+			held[i] = true
+		}
+	}
+	for _, i := range k.index {
+		k.params = append(k.params, r.job.Params[i])
+		k.owned = append(k.owned, !held[i])
+	}
+	if err := k.loadState(training); err != nil {
+		return nil, err
+	}
+	if !training {
+		return k, nil
+	}
+	prog, err := r.job.Program(c.Rank())
+	if err != nil {
+		return nil, err
+	}
+	t := r.job.Manifest.Training
+	k.mem = exec.NewMemory(prog, r.job.NumMicrobatches, r.job.Rows*t.SeqLen, k.state.params, k.state.grads)
+	if k.runner, err = exec.Load(r.engine, prog, k.mem, c); err != nil {
+		return nil, err
+	}
+	if k.schedule, err = optim.NewSchedule(*r.job.Manifest.LRScheduler, t.Steps); err != nil {
+		return nil, err
+	}
+	if c.Rank() == 0 {
+		for _, w := range k.schedule.Warnings {
+			r.Log.Warn(w)
+		}
+	}
+	if r.held != nil {
+		k.eval, err = k.newEvaluator(r.held, r.job.Manifest.Data.ValidationSteps)
+	}
+	return k, err
+}
+
+// loop trains to the last step. stop ends it after the current one.
+func (k *rank) loop(ctx, stop context.Context) error {
+	t := k.job.Manifest.Training
+	for k.pos.Step < t.Steps {
+		stopping, err := k.step(ctx, stop)
+		if err != nil {
+			return err
+		}
+		last := k.pos.Step == t.Steps || stopping
+		if k.eval != nil && (k.pos.Step%k.job.Manifest.Data.ValidationInterval == 0 || last) {
+			loss, tokens, err := k.eval.run(ctx)
+			if err != nil {
+				return err
+			}
+			if k.comm.Rank() == 0 {
+				if err := k.report.validation(k.pos.Step, loss, tokens); err != nil {
+					return err
+				}
+			}
+		}
+		if k.due(last) {
+			if err := k.save(ctx); err != nil {
+				return err
+			}
+		}
+		if stopping {
+			return exit.Interrupted.Errorf("interrupted after step %d%s", k.pos.Step, k.savedHint())
+		}
+	}
+	return nil
+}
+
+// step does one optimizer step. Everything that ranks must agree on goes through one sum.
+func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
+	began := time.Now()
+	b, err := k.train.fill(k.mem, k.pos.Rows, k.job.Rows)
+	if err != nil {
+		return false, err
+	}
+	loaded := time.Now()
+	k.mem.Scale[0] = 0
+	if b.valid > 0 {
+		k.mem.Scale[0] = float32(1 / float64(b.valid))
+	}
+	if err := k.runner.Run(ctx); err != nil {
+		return false, err
+	}
+	if err := k.exchangeTied(ctx); err != nil {
+		return false, err
+	}
+	loss, squares, stopping, err := k.agree(ctx, stop, b.valid)
+	if err != nil {
+		return false, err
+	}
+	norm := optim.Norm(squares)
+	step := k.pos.Step + 1
+	if err := k.finite(ctx, step, loss, norm); err != nil {
+		return false, err
+	}
+	factor := k.schedule.Factor(k.pos.Step)
+	k.update(step, factor, optim.ClipScale(norm, k.job.Manifest.Training.MaxNorm))
+	k.pos = position{step, k.pos.Tokens + int64(b.valid), k.pos.Rows + int64(b.rows)}
+	if k.comm.Rank() == 0 {
+		err = k.report.step(record{
+			Step: step, Loss: loss, GradNorm: norm, LR: k.job.Manifest.Optimizer.LR * factor, BatchHash: b.hash,
+			Tokens: b.tokens, ValidTokens: b.valid, TokensSeen: k.pos.Tokens,
+			DataSeconds: loaded.Sub(began).Seconds(), StepSeconds: time.Since(began).Seconds(),
+			GradNorms: k.gradNorms(squares),
+		})
+	}
+	return stopping, err
+}
+
+// agree sums, over the pp ranks, what each knows: the losses of the microbatches, the squared norms of the
+// gradients it owns, and whether it was told to stop. Where one rank has a value and the others zero, the
+// sum is exact.
+func (k *rank) agree(ctx, stop context.Context, valid int) (loss float64, squares []float64, stopping bool, err error) {
+	n := len(k.job.Params)
+	all := make([]float64, n+2)
+	for i, p := range k.params {
+		if k.owned[i] {
+			all[k.index[i]] = k.engine.SumSquares(k.state.grads[p.FQN])
+		}
+	}
+	if k.comm.Rank() == k.lastStageRank() && valid > 0 {
+		for _, l := range k.mem.Loss {
+			all[n] += float64(l)
+		}
+		all[n] /= float64(valid)
+	}
+	if stop.Err() != nil {
+		all[n+1] = 1
+	}
+	err = k.comm.Sum(ctx, all)
+	return all[n], all[:n], all[n+1] > 0, err
+}
+
+func (k *rank) lastStageRank() int { return k.job.StageRank[len(k.job.StageRank)-1] }
+
+// exchangeTied adds up the two gradients of a tied head when the first and the last stage each hold its weight.
+func (k *rank) exchangeTied(ctx context.Context) error {
+	first, last := k.job.StageRank[0], k.lastStageRank()
+	me := k.comm.Rank()
+	if !k.job.Manifest.Model.Config.Tied || first == last || me != first && me != last {
+		return nil
+	}
+	mine := k.state.grads[k.job.Params[0].FQN]
+	theirs := make([]float32, len(mine))
+	if err := k.comm.Send(ctx, first+last-me, "tied", floatBytes(mine)); err != nil {
+		return err
+	}
+	if err := k.comm.Recv(ctx, first+last-me, "tied", floatBytes(theirs)); err != nil {
+		return err
+	}
+	k.engine.Add(mine, mine, theirs) // of two terms: the same bits on both ranks
+	return nil
+}
+
+// finite stops the run, on every rank and before any weight changes, when the loss or the norm is not finite.
+func (k *rank) finite(ctx context.Context, step int, loss, norm float64) error {
+	isFinite := func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+	if isFinite(loss) && isFinite(norm) {
+		return nil
+	}
+	// Every rank looks for the first bad tensor among its own; the lowest place in the model is named.
+	where := make([]float64, 2*len(k.job.Params))
+	for i, p := range k.params {
+		for j, list := range []map[string][]float32{k.state.params, k.state.grads} {
+			if k.owned[i] && !isFinite(k.engine.SumSquares(list[p.FQN])) {
+				where[j*len(k.job.Params)+k.index[i]] = 1
+			}
+		}
+	}
+	if err := k.comm.Sum(ctx, where); err != nil {
+		return err
+	}
+	first := "no parameter or gradient is"
+	for i, bad := range where {
+		if bad > 0 {
+			kind := [...]string{"parameter", "gradient"}[i/len(k.job.Params)]
+			first = fmt.Sprintf("the first bad one is the %s of %s", kind, k.job.Params[i%len(k.job.Params)].FQN)
+			break
+		}
+	}
+	return exit.No.Errorf("step %d: loss %v, grad_norm %v: not finite (%s); weights are unchanged and nothing was saved for this step", step, loss, norm, first)
+}
+
+// update applies AdamW to what this rank holds.
+func (k *rank) update(step int, factor, gradScale float64) {
+	s := optim.AdamW{Optimizer: *k.job.Manifest.Optimizer}.At(step, factor, gradScale)
+	for _, p := range k.params {
+		k.engine.AdamW(k.state.params[p.FQN], k.state.grads[p.FQN], k.state.m[p.FQN], k.state.v[p.FQN], cpu.AdamW(s))
+	}
+}
+
+func (k *rank) gradNorms(squares []float64) map[string]float64 {
+	if !k.GradNorms {
+		return nil
+	}
+	out := map[string]float64{}
+	for i, s := range squares {
+		out[k.job.Params[i].FQN] = math.Sqrt(s)
+	}
+	return out
+}

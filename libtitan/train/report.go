@@ -1,0 +1,154 @@
+package train
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// record is a step in the metrics file, numbers in full precision.
+type record struct {
+	Step        int                `json:"step"`
+	Loss        float64            `json:"loss"`      // mean over the step's labels
+	GradNorm    float64            `json:"grad_norm"` // before clipping
+	LR          float64            `json:"lr"`        // used in the step
+	BatchHash   string             `json:"batch_hash"`
+	Tokens      int                `json:"tokens"`       // positions computed
+	ValidTokens int                `json:"valid_tokens"` // of them, those with a label
+	TokensSeen  int64              `json:"ntokens_seen"` // labels since the run's first step
+	DataSeconds float64            `json:"data_seconds"`
+	StepSeconds float64            `json:"step_seconds"`
+	TPS         float64            `json:"tps"` // tokens a second a rank
+	GradNorms   map[string]float64 `json:"grad_norms,omitempty"`
+}
+
+// validated is a validation in the metrics file.
+type validated struct {
+	Step   int     `json:"step"`
+	Loss   float64 `json:"validation_loss"`
+	Tokens int64   `json:"validation_tokens"`
+}
+
+// report tells people and files how the run goes. Only pp rank 0 calls it.
+type report struct {
+	*run
+	flops   float64 // a token
+	tb      *TensorBoard
+	ranks   float64
+	last    time.Time // of the last console line
+	since   int       // tokens computed after it
+	waited  float64   // seconds of data loading after it
+	steps   int       // after it
+	metrics *json.Encoder
+	seen    func(record) // tests look on; nil: nobody does
+}
+
+func newReport(r *run) (*report, error) {
+	p := &report{run: r, flops: float64(r.job.Manifest.Model.FlopsPerToken), ranks: float64(r.job.NumRanks()), last: time.Now()}
+	if r.Metrics != nil {
+		p.metrics = json.NewEncoder(r.Metrics)
+	}
+	if r.TensorBoard == "" {
+		return p, nil
+	}
+	var err error
+	p.tb, err = NewTensorBoard(r.TensorBoard, time.Now)
+	return p, err
+}
+
+func (p *report) close() error {
+	if p.tb == nil {
+		return nil
+	}
+	return p.tb.Close()
+}
+
+// step records one step, and prints it when its turn has come.
+func (p *report) step(s record) error {
+	s.TPS = float64(s.Tokens) / s.StepSeconds / p.ranks
+	if p.metrics != nil {
+		if err := p.metrics.Encode(s); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+	}
+	p.since, p.waited, p.steps = p.since+s.Tokens, p.waited+s.DataSeconds, p.steps+1
+	if p.seen != nil {
+		p.seen(s)
+	}
+	if p.Progress != nil {
+		p.Progress(1)
+	}
+	if s.ValidTokens == 0 {
+		p.Log.Warn(fmt.Sprintf("step %d: no valid tokens: every label is ignored; gradients are zero, weight decay still applies", s.Step))
+	}
+	first, last := s.Step == p.start.Step+1, s.Step == p.job.Manifest.Training.Steps
+	if !first && !last && s.Step%p.LogFreq != 0 {
+		return nil
+	}
+	seconds := time.Since(p.last).Seconds()
+	tps := float64(p.since) / seconds / p.ranks
+	tflops := p.flops * tps / 1e12
+	bytes, share := peakMemory()
+	fmt.Fprintf(p.Console, "step: %2d  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s  tflops: %s  mfu: unknown\n",
+		s.Step, s.Loss, s.GradNorm, float64(bytes)/(1<<30), 100*share, commas(tps, 0), commas(tflops, 2))
+	err := p.board(s, seconds, tps, tflops, float64(bytes)/(1<<30), 100*share)
+	p.last, p.since, p.waited, p.steps = time.Now(), 0, 0, 0
+	return err
+}
+
+// board writes torchtitan's scalars; one process has one loss, so the maximum over ranks is the mean.
+func (p *report) board(s record, seconds, tps, tflops, gib, percent float64) error {
+	if p.tb == nil {
+		return nil
+	}
+	for _, v := range []struct {
+		tag   string
+		value float64
+	}{
+		{"loss_metrics/global_avg_loss", s.Loss},
+		{"grad_norm", s.GradNorm},
+		{"lr", s.LR},
+		{"n_tokens_seen", float64(s.TokensSeen)},
+		{"throughput(tps)", tps},
+		{"tflops", tflops},
+		{"time_metrics/end_to_end(s)", seconds / float64(p.steps)},
+		{"time_metrics/data_loading(s)", p.waited / float64(p.steps)},
+		{"time_metrics/data_loading(%)", 100 * p.waited / seconds},
+		{"memory/max_active(GiB)", gib},
+		{"memory/max_active(%)", percent},
+	} {
+		if err := p.tb.Scalar(v.tag, int64(s.Step), v.value); err != nil {
+			return fmt.Errorf("tensorboard: %w", err)
+		}
+	}
+	return nil
+}
+
+// validation reports the loss on held-out data after a step.
+func (p *report) validation(step int, loss float64, tokens int64) error {
+	fmt.Fprintf(p.Console, "validate step: %2d  loss: %7.4f  tokens: %d\n", step, loss, tokens)
+	if p.metrics != nil {
+		if err := p.metrics.Encode(validated{step, loss, tokens}); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+	}
+	p.last, p.since, p.waited, p.steps = time.Now(), 0, 0, 0 // the next line counts training alone
+	if p.tb == nil {
+		return nil
+	}
+	return p.tb.Scalar("validation_metrics/global_avg_loss", int64(step), loss)
+}
+
+// commas prints x with its thousands apart.
+func commas(x float64, decimals int) string {
+	s := fmt.Sprintf("%.*f", decimals, x)
+	whole, frac, _ := strings.Cut(s, ".")
+	for i := len(whole) - 3; i > 0; i -= 3 {
+		whole = whole[:i] + "," + whole[i:]
+	}
+	if decimals > 0 {
+		return whole + "." + frac
+	}
+	return whole
+}

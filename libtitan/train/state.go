@@ -1,0 +1,204 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"titan/libtitan/checkpoint"
+	"titan/libtitan/dtype"
+	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
+	"titan/libtitan/nn"
+)
+
+// find decides where a run starts: at the step asked for or the newest complete one in the folder, else at the
+// weights of initial_load_path, else (a nil reader) at the seed. Only a step of the folder sets the position.
+func (r *run) find(c *manifest.Checkpoint) (*checkpoint.Reader, position, error) {
+	if c == nil {
+		return nil, position{}, nil
+	}
+	dir, step, err := r.findStep(c)
+	if err != nil {
+		return nil, position{}, err
+	}
+	switch {
+	case dir != "" && c.InitialLoadPath != "":
+		r.Log.Info(fmt.Sprintf("%s resumes; initial_load_path %s is ignored", dir, c.InitialLoadPath))
+	case dir == "" && c.InitialLoadPath == "":
+		r.Log.Info("no checkpoint: parameters start from the seed")
+		return nil, position{}, nil
+	case dir == "":
+		dir = c.InitialLoadPath
+	}
+	reader, err := checkpoint.Open(dir)
+	if err != nil {
+		return nil, position{}, err
+	}
+	if step == 0 {
+		r.Log.Info(fmt.Sprintf("%s: weights only, training starts at step 1", dir))
+		return reader, position{}, nil
+	}
+	pos, err := r.readPosition(reader, dir, step)
+	if err == nil {
+		r.Log.Info(fmt.Sprintf("%s: resuming after step %d", dir, pos.Step))
+	}
+	return reader, pos, err
+}
+
+// findStep is the step-N folder to resume from, "" if there is none.
+func (r *run) findStep(c *manifest.Checkpoint) (dir string, step int, err error) {
+	if c.Folder == "" {
+		return "", 0, nil
+	}
+	want := checkpoint.Latest
+	if c.LoadStep != nil {
+		want = *c.LoadStep
+	}
+	s, err := checkpoint.FindStep(c.Folder, want)
+	for _, w := range s.Warnings {
+		r.Log.Warn(w)
+	}
+	if errors.Is(err, checkpoint.ErrNoStep) {
+		return "", 0, nil
+	}
+	return s.Dir, s.Number, err
+}
+
+// The names of what a checkpoint holds beside the model: torchtitan's, and our own for the position in the data.
+const (
+	stepKey        = "train_state.step"
+	tokensKey      = "train_state.ntokens_seen"
+	rowsKey        = "dataloader.rows"
+	fingerprintKey = "dataloader.fingerprint"
+	seedKey        = "dataloader.seed"
+)
+
+func (r *run) readPosition(c *checkpoint.Reader, dir string, step int) (position, error) {
+	number := func(key string, absent int64) int64 {
+		if n, ok := r.object(c, key).(int64); ok {
+			return n
+		}
+		r.Log.Warn(fmt.Sprintf("%s: no %s in it: going on with %d", dir, key, absent))
+		return absent
+	}
+	pos := position{Step: int(number(stepKey, int64(step)))}
+	t := r.job.Manifest.Training
+	pos.Rows = number(rowsKey, int64(pos.Step)*int64(t.GlobalBatchSize))
+	pos.Tokens = number(tokensKey, pos.Rows*int64(t.SeqLen))
+	if pos.Step < 0 || pos.Rows < 0 || pos.Tokens < 0 {
+		return pos, exit.Input.Errorf("checkpoint %s: step %d, %d rows, %d tokens: a negative position", dir, pos.Step, pos.Rows, pos.Tokens)
+	}
+	return pos, nil
+}
+
+// object is a Python value of a checkpoint, nil if it has none of the name.
+func (r *run) object(c *checkpoint.Reader, key string) any {
+	v, err := c.Object(key)
+	if err != nil {
+		return nil
+	}
+	return v
+}
+
+// checkResume refuses to go on with other data, or in another order, than the checkpoint's position counts in.
+func (r *run) checkResume() error {
+	if r.from == nil || r.start.Step == 0 {
+		return nil
+	}
+	if r.FreshData {
+		r.start.Rows = 0
+		return nil
+	}
+	if was, ok := r.object(r.from, fingerprintKey).(string); ok && was != r.train.Fingerprint() {
+		return exit.Input.Errorf("data: not the files, tokenizer or seq_len that the checkpoint was trained on, so its position of %d rows means nothing: give the same, or --fresh-data to begin this data at its first row", r.start.Rows)
+	}
+	if was, ok := r.object(r.from, seedKey).(int64); ok && uint64(was) != r.job.Manifest.Training.Seed {
+		return exit.Input.Errorf("training.seed: %d, but the checkpoint's data was shuffled by seed %d: give that, or --fresh-data to begin the data at its first row", r.job.Manifest.Training.Seed, uint64(was))
+	}
+	return nil
+}
+
+// loadState makes the rank's parameters, and for training their gradients and moments.
+func (k *rank) loadState(training bool) error {
+	k.state = &state{map[string][]float32{}, map[string][]float32{}, map[string][]float32{}, map[string][]float32{}}
+	resume := training && k.start.Step > 0
+	var want []checkpoint.Want
+	for _, p := range k.params {
+		names := []string{p.FQN}
+		if resume {
+			names = append(names, moment(p.FQN, "exp_avg"), moment(p.FQN, "exp_avg_sq"))
+		}
+		for _, n := range names {
+			want = append(want, checkpoint.Want{FQN: n, DType: dtype.Float32, Shape: p.Shape})
+		}
+	}
+	var names map[string]string
+	if k.from != nil {
+		var notes []string
+		var err error
+		if names, notes, err = k.from.Resolve(want); err != nil {
+			return err
+		}
+		for _, n := range notes {
+			k.Log.Info(n)
+		}
+	}
+	for _, p := range k.params {
+		n := p.NumElements()
+		k.state.params[p.FQN] = make([]float32, n)
+		if k.from == nil {
+			k.fromSeed(p)
+		} else if err := k.read(names[p.FQN], p.Shape, k.state.params[p.FQN]); err != nil {
+			return err
+		}
+		if !training {
+			continue
+		}
+		k.state.grads[p.FQN] = make([]float32, n)
+		for name, list := range map[string]map[string][]float32{"exp_avg": k.state.m, "exp_avg_sq": k.state.v} {
+			list[p.FQN] = make([]float32, n)
+			if !resume {
+				continue
+			}
+			if err := k.read(names[moment(p.FQN, name)], p.Shape, list[p.FQN]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fromSeed makes what a parameter starts from where there is no file: the values that seedinit would write.
+func (k *rank) fromSeed(p *nn.Param) {
+	dst, fill := k.state.params[p.FQN], Initial(p, k.job.Manifest.Training.Seed)
+	k.engine.For(len(dst), 1<<16, func(lo, hi int) { fill(dst[lo:hi], int64(lo)) })
+}
+
+func moment(fqn, name string) string { return "optimizer.state." + fqn + "." + name }
+
+// read fills dst from a tensor of the checkpoint; bfloat16 is widened.
+func (k *rank) read(name string, shape []int64, dst []float32) error {
+	item, ok := k.from.Item(name)
+	if !ok {
+		return exit.Input.Errorf("checkpoint: %s: not in it", name)
+	}
+	switch item.DType {
+	case dtype.Float32:
+		return k.from.ReadRegion(name, make([]int64, len(shape)), shape, floatBytes(dst))
+	case dtype.BFloat16:
+		narrow := make([]uint16, len(dst))
+		raw := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(narrow))), 2*len(narrow))
+		if err := k.from.ReadRegion(name, make([]int64, len(shape)), shape, raw); err != nil {
+			return err
+		}
+		dtype.WidenBF16(dst, narrow)
+		return nil
+	}
+	return exit.Input.Errorf("checkpoint: %s: it is %v: training starts from float32 or bfloat16", name, item.DType)
+}
+
+// floatBytes is the memory of x.
+func floatBytes(x []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+}

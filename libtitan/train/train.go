@@ -1,0 +1,113 @@
+// Package train is the step loop: data in, checkpoints and metrics out. [Run] trains a manifest's job, [Eval]
+// measures a checkpoint.
+package train
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"titan/libtitan/checkpoint"
+	"titan/libtitan/comm"
+	"titan/libtitan/comm/local"
+	"titan/libtitan/device/cpu"
+	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
+	"titan/libtitan/parallel"
+)
+
+// Options are what a run needs beside its manifest.
+type Options struct {
+	CPU         cpu.Options
+	LogFreq     int       // steps between console lines; the first and the last are always printed
+	Console     io.Writer // the lines of a person
+	Metrics     io.Writer // one JSON object a step; nil: none
+	GradNorms   bool      // one norm a parameter in them
+	TensorBoard string    // folder; "": none
+	FreshData   bool      // begin the data at its first row, whatever the checkpoint says
+	Log         *slog.Logger
+	Progress    func(steps int64) // called after each step; nil: nobody watches
+}
+
+// Run trains m to its last step, from the newest checkpoint of its folder, else from initial_load_path, else from
+// its seed. When ctx ends the current step is finished and saved first, and the error is ctx's.
+func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
+	r, err := open(ctx, m, o)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if r.train, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {
+		return fmt.Errorf("data: %w", err)
+	}
+	defer r.train.Close()
+	if len(m.Data.ValidationPaths) > 0 && m.Data.ValidationInterval > 0 {
+		if r.held, err = r.openData(ctx, m.Data.ValidationPaths, nil, false); err != nil {
+			return fmt.Errorf("validation data: %w", err)
+		}
+		defer r.held.Close()
+	}
+	if err := r.checkResume(); err != nil {
+		return err
+	}
+	if r.report, err = newReport(r); err != nil {
+		return err
+	}
+	defer r.report.close()
+	ranks := make([]*rank, r.job.NumRanks())
+	// A rank that is told to stop says so to the others at the end of its step, so that all stop after the same one.
+	inner := context.WithoutCancel(ctx)
+	return local.Run(inner, len(ranks), func(inner context.Context, c comm.Comm) error {
+		k, err := r.newRank(c, true)
+		if err != nil {
+			return err
+		}
+		ranks[c.Rank()] = k
+		k.peers = ranks
+		return k.loop(inner, ctx)
+	})
+}
+
+// run is one call of Run or Eval: what its ranks share and do not change.
+type run struct {
+	Options
+	job         *parallel.Job
+	engine      *cpu.Engine
+	from        *checkpoint.Reader // nil: the parameters come from the seed
+	fromName    map[string]string  // our names to the checkpoint's
+	start       position           // where from left off
+	train, held *dataset
+	report      *report
+}
+
+// position is how far a run has come.
+type position struct {
+	Step   int   // optimizer steps done
+	Tokens int64 // seen, all labels counted
+	Rows   int64 // of data consumed: the one cursor, whatever the mesh
+}
+
+func open(ctx context.Context, m *manifest.Manifest, o Options) (*run, error) {
+	job, err := parallel.New(m)
+	if err != nil {
+		return nil, err
+	}
+	if m.Data == nil {
+		return nil, exit.Usage.Errorf("no data: name some with --data FILE|DIR|GLOB")
+	}
+	r := &run{Options: o, job: job}
+	if r.engine, err = cpu.New(o.CPU); err != nil {
+		return nil, exit.Usage.Wrap(err)
+	}
+	if r.from, r.start, err = r.find(m.Checkpoint); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *run) close() {
+	if r.from != nil {
+		r.from.Close()
+	}
+}

@@ -1,0 +1,181 @@
+// Command titan-run trains the job of a manifest, and evaluates its checkpoints.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
+	"titan/libtitan/train"
+	"titan/tools/internal/app"
+)
+
+const example = `meshplan --model debugmodel --pp 2 --steps 100 | pp-split | seedinit --out runs/seed |
+    titan-run --data '/usr/share/doc/**/copyright' --checkpoint-dir runs/ckpt > runs/trained.json`
+
+func main() { app.Main(tool()) }
+
+func tool() app.Tool {
+	var run, eval flags
+	return app.Tool{
+		Name:  "titan-run",
+		Usage: "train a model",
+		About: "Reads a manifest, trains to its last step, and passes the manifest on with what it was given. " +
+			"A run whose checkpoint folder holds a step goes on from there.",
+		Example:  example,
+		Flags:    append(run.job(), run.training()...),
+		Run:      func(ctx context.Context, e *app.Env) error { return trainVerb(ctx, e, &run) },
+		Manifest: true,
+		Verbs: []app.Verb{{
+			Name: "eval", Usage: "print the loss of a checkpoint on data",
+			Example:  "titan-run eval -i trained.json --data held-out.txt",
+			Flags:    append(eval.job(), eval.evaluation()...),
+			Run:      func(ctx context.Context, e *app.Env) error { return evalVerb(ctx, e, &eval) },
+			Manifest: true,
+		}},
+	}
+}
+
+// flags are the command line: what goes into the manifest, and what is of this run alone.
+type flags struct {
+	m                              manifest.Manifest
+	paths, exclude, held           []string
+	checkpoint                     manifest.Checkpoint
+	data                           manifest.Data
+	steps                          int
+	seed                           uint64
+	dtype, device, engine, metrics string
+	dryRun                         bool
+	batches                        int
+	options                        train.Options
+}
+
+func (f *flags) job() []cli.Flag {
+	f.device, f.engine = "cpu", "local"
+	return []cli.Flag{
+		app.Texts(&f.paths, "learn from `FILE`, folder or glob (repeatable; ** is any depth)", "data"),
+		app.Texts(&f.exclude, "leave out what `GLOB` matches (repeatable)", "exclude"),
+		app.Text(&f.data.Tokenizer, "byte, or a Hugging Face tokenizer.json `FILE`", "tokenizer"),
+		app.Text(&f.checkpoint.Folder, "`DIR` of the step-N folders", "checkpoint-dir"),
+		app.Count(&f.checkpoint.LoadStep, "start from `step` N of the folder instead of the newest", "load-step"),
+		app.Text(&f.checkpoint.InitialLoadPath, "start from the weights in `DIR` where the folder has no step", "initial-load-path"),
+		app.Choice(&f.dtype, []string{"float32", "bfloat16"}, "type computed in", "dtype"),
+		app.Choice(&f.device, []string{"cpu"}, "device", "device"),
+		app.Choice(&f.engine, []string{"local"}, "how ranks talk", "comm"),
+		app.Count(&f.options.CPU.Threads, "threads of the cpu's kernels (default: all cores)", "threads"),
+		app.Choice(&f.options.CPU.Products, []string{"builtin", "onednn"}, "who multiplies matrices on the cpu", "products"),
+	}
+}
+
+func (f *flags) training() []cli.Flag {
+	f.options.LogFreq = 10
+	return []cli.Flag{
+		app.Count(&f.steps, "train to `step` N", "steps"),
+		app.Count(&f.seed, "seed of the data's order, and of the weights where no checkpoint is given", "seed"),
+		app.Switch(&f.data.Sequential, "take the rows in the files' order", "sequential"),
+		app.Switch(&f.options.FreshData, "begin the data at its first row, whatever the checkpoint says", "fresh-data"),
+		app.Count(&f.checkpoint.Interval, "save every N `steps`, and at the end", "checkpoint-interval"),
+		app.Texts(&f.held, "validate on `FILE`, folder or glob (repeatable)", "validation-data"),
+		app.Count(&f.data.ValidationInterval, "validate every N `steps`", "validation-interval"),
+		app.Count(&f.data.ValidationSteps, "validate on N `batches` (default: all)", "validation-steps"),
+		app.Count(&f.options.LogFreq, "print every N `steps`", "log-freq"),
+		app.Text(&f.metrics, "append one JSON object a step to `FILE`", "metrics"),
+		app.Switch(&f.options.GradNorms, "with the norm of every parameter's gradient in it", "grad-norms"),
+		app.Text(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
+		app.Switch(&f.dryRun, "check everything up to the first step, print the learning rates and the memory, stop", "dry-run"),
+	}
+}
+
+func (f *flags) evaluation() []cli.Flag {
+	return []cli.Flag{app.Count(&f.batches, "read N `batches` (default: one epoch)", "batches")}
+}
+
+// apply puts what the command line gives into the manifest.
+func (f *flags) apply(e *app.Env) func(*manifest.Manifest) error {
+	return func(m *manifest.Manifest) error {
+		if m.Training == nil {
+			return exit.Input.Errorf("manifest: no training section: make one with meshplan")
+		}
+		if m.Data == nil {
+			m.Data = &manifest.Data{}
+		}
+		if m.Checkpoint == nil {
+			m.Checkpoint = &manifest.Checkpoint{}
+		}
+		for _, set := range []struct {
+			flag string
+			do   func()
+		}{
+			{"data", func() { m.Data.Paths = f.paths }},
+			{"exclude", func() { m.Data.Exclude = f.exclude }},
+			{"tokenizer", func() { m.Data.Tokenizer = f.data.Tokenizer }},
+			{"sequential", func() { m.Data.Sequential = f.data.Sequential }},
+			{"validation-data", func() { m.Data.ValidationPaths = f.held }},
+			{"validation-interval", func() { m.Data.ValidationInterval = f.data.ValidationInterval }},
+			{"validation-steps", func() { m.Data.ValidationSteps = f.data.ValidationSteps }},
+			{"checkpoint-dir", func() { m.Checkpoint.Folder = f.checkpoint.Folder }},
+			{"checkpoint-interval", func() { m.Checkpoint.Interval = f.checkpoint.Interval }},
+			{"load-step", func() { m.Checkpoint.LoadStep = &f.checkpoint.LoadStep }},
+			{"initial-load-path", func() { m.Checkpoint.InitialLoadPath = f.checkpoint.InitialLoadPath }},
+			{"dtype", func() { m.Training.MixedPrecisionParam = f.dtype }},
+			{"steps", func() { m.Training.Steps = f.steps }},
+			{"seed", func() { m.Training.Seed = f.seed }},
+		} {
+			if e.Given(set.flag) {
+				set.do()
+			}
+		}
+		if m.Data.Tokenizer == "" {
+			m.Data.Tokenizer = "byte"
+		}
+		if len(m.Data.Paths) == 0 {
+			return exit.Usage.Errorf("no data: name some with --data FILE|DIR|GLOB")
+		}
+		return nil
+	}
+}
+
+func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
+	m, err := e.ReadManifest(f.apply(e))
+	if err != nil {
+		return err
+	}
+	f.options.Log, f.options.Console = e.Log, e.Console()
+	if f.dryRun {
+		return train.DryRun(ctx, m, f.options, f.options.Console)
+	}
+	if f.metrics != "" {
+		file, err := os.OpenFile(f.metrics, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+		if err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+		defer file.Close()
+		f.options.Metrics = file
+	}
+	bar := e.Steps("steps", int64(m.Training.Steps))
+	f.options.Progress = bar.Add
+	err = train.Run(ctx, m, f.options)
+	bar.Close()
+	if err != nil {
+		return err
+	}
+	return e.WriteManifest(m)
+}
+
+func evalVerb(ctx context.Context, e *app.Env, f *flags) error {
+	m, err := e.ReadManifest(f.apply(e))
+	if err != nil {
+		return err
+	}
+	f.options.Log, f.options.Console = e.Log, io.Discard
+	result, err := train.Eval(ctx, m, f.batches, f.options)
+	if err != nil {
+		return err
+	}
+	return e.WriteOut(func(w io.Writer) error { return train.WriteJSON(w, result) })
+}
