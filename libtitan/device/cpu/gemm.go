@@ -19,26 +19,7 @@ func (e *Engine) Gemm(transA, transB bool, m, n, k int, a, b, c []float32, lda, 
 		e.dnnl.sgemm(transA, transB, m, n, k, a, b, c, lda, ldb, ldc, accumulate)
 		return
 	}
-	g := gemm[float32, float32]{e, operand[float32]{a, lda, transA}, operand[float32]{b, ldb, transB}, c, ldc}
-	g.run(m, n, k, accumulate)
-}
-
-// GemmBF16 is [Engine.Gemm] on bfloat16 A and B with a float32 C; products and sums are float32.
-func (e *Engine) GemmBF16(transA, transB bool, m, n, k int, a, b []uint16, c []float32, lda, ldb, ldc int, accumulate bool) {
-	gemmBF16(e, transA, transB, m, n, k, a, b, c, lda, ldb, ldc, accumulate)
-}
-
-// GemmBF16Out is [Engine.GemmBF16] with a bfloat16 C, rounded once after the last term.
-func (e *Engine) GemmBF16Out(transA, transB bool, m, n, k int, a, b, c []uint16, lda, ldb, ldc int) {
-	gemmBF16(e, transA, transB, m, n, k, a, b, c, lda, ldb, ldc, false)
-}
-
-func gemmBF16[C elem](e *Engine, transA, transB bool, m, n, k int, a, b []uint16, c []C, lda, ldb, ldc int, accumulate bool) {
-	if e.dnnl != nil && m > 0 && n > 0 && k > 0 {
-		dnnlMatmul(e.dnnl, transA, transB, m, n, k, a, b, c, lda, ldb, ldc, accumulate)
-		return
-	}
-	g := gemm[uint16, C]{e, operand[uint16]{a, lda, transA}, operand[uint16]{b, ldb, transB}, c, ldc}
+	g := gemm[float32, float32]{e, e.k.tile, 1, operand[float32]{a, lda, transA}, operand[float32]{b, ldb, transB}, c, ldc}
 	g.run(m, n, k, accumulate)
 }
 
@@ -49,14 +30,20 @@ type operand[T elem] struct {
 	trans bool
 }
 
-// gemm is one product: inputs of type T, output of type C.
+// gemm is one product: inputs of type T, output of type C. Where the CPU multiplies pairs of bfloat16, packed A and B hold
+// perSlot = 2 elements of k, the even one low, in the place of one float32, zero after an odd end; else perSlot = 1.
 type gemm[T, C elem] struct {
-	e   *Engine
-	a   operand[T]
-	b   operand[T]
-	c   []C
-	ldc int
+	e       *Engine
+	tile    tileFunc
+	perSlot int
+	a       operand[T]
+	b       operand[T]
+	c       []C
+	ldc     int
 }
+
+// slots is how many steps the tile takes over kc elements of k.
+func (g *gemm[T, C]) slots(kc int) int { return (kc + g.perSlot - 1) / g.perSlot }
 
 // run walks over parts of B that are packed once and shared by all tasks.
 func (g *gemm[T, C]) run(m, n, k int, accumulate bool) {
@@ -74,8 +61,9 @@ func (g *gemm[T, C]) run(m, n, k int, accumulate bool) {
 		cols := min(stepN, n-j)
 		for p := 0; p < k; p += stepK {
 			depth := min(stepK, k-p)
-			packed := e.borrow(depth*roundUp(cols, e.k.nr), 1)
-			bp := packed.take(depth * roundUp(cols, e.k.nr))
+			size := g.slots(depth) * roundUp(cols, e.k.nr)
+			packed := e.borrow(size, 1)
+			bp := packed.take(size)
 			g.packB(bp, p, j, depth, cols)
 			g.tasks(bp, p, j, m, depth, cols, accumulate || p > 0)
 			e.giveBack(packed)
@@ -96,8 +84,13 @@ func (g *gemm[T, C]) packB(dst []float32, p0, j0, depth, cols int) {
 		for t := lo; t < hi; t++ {
 			p, j := t/panels*blockK, t%panels*nr
 			kc, w := min(blockK, depth-p), min(nr, cols-j)
-			out := dst[p*panels*nr+j*kc:][:kc*nr]
-			packPanel(g.e.k, out, wide, g.b, p0+p, j0+j, kc, w)
+			steps := g.slots(kc)
+			out := dst[g.slots(p)*panels*nr+j*steps:][:steps*nr]
+			if g.perSlot == 2 {
+				packPairs(g.e.k, out, wide, any(g.b).(operand[uint16]), p0+p, j0+j, kc, w)
+			} else {
+				packPanel(g.e.k, out, wide, g.b, p0+p, j0+j, kc, w)
+			}
 		}
 	})
 }
@@ -162,7 +155,7 @@ func (t *task[T, C]) block(bp []float32, width, p0, j0, i, j, rows, cols, depth 
 	}
 	for p := 0; p < depth; p += blockK {
 		kc := min(blockK, depth-p)
-		t.product(bp[p*width+j*kc:], c, ldc, i, p0+p, rows, cols, kc, t.add || p > 0)
+		t.product(bp[t.slots(p)*width+j*t.slots(kc):], c, ldc, i, p0+p, rows, cols, kc, t.add || p > 0)
 	}
 	if wide {
 		for r := range rows {
@@ -175,12 +168,13 @@ func (t *task[T, C]) block(bp []float32, width, p0, j0, i, j, rows, cols, depth 
 func (t *task[T, C]) product(bp, c []float32, ldc, i, p, rows, cols, kc int, add bool) {
 	mr, nr := t.k.mr, t.k.nr
 	a, rs, ps := t.rowsOfA(i, p, rows, kc)
+	kc = t.slots(kc)
 	for y := 0; y < cols; y += nr {
 		panel := &bp[y*kc]
 		for x := 0; x < rows; x += mr {
 			strip := at(&a[0], x*rs)
 			if x+mr <= rows && y+nr <= cols {
-				t.k.tile(kc, strip, rs, ps, panel, nr, 0, &c[x*ldc+y], ldc, 1, add)
+				t.tile(kc, strip, rs, ps, panel, nr, 0, &c[x*ldc+y], ldc, 1, add)
 				continue
 			}
 			t.tileEdge(kc, strip, rs, ps, panel, c[x*ldc+y:], ldc, min(mr, rows-x), min(nr, cols-y), add)
@@ -192,6 +186,10 @@ func (t *task[T, C]) product(bp, c []float32, ldc, i, p, rows, cols, kc int, add
 // copied, and so are the rows at the lower edge, padded to whole strips.
 func (t *task[T, C]) rowsOfA(i, p, rows, kc int) (a []float32, rs, ps int) {
 	padded := roundUp(rows, t.k.mr)
+	if t.perSlot == 2 {
+		rs, ps = pairRows(t.ap, any(t.a).(operand[uint16]), i, p, rows, padded, kc)
+		return t.ap, rs, ps
+	}
 	if t.a.trans {
 		for r := range kc {
 			row := t.ap[r*padded:][:padded]
@@ -218,7 +216,7 @@ func (t *task[T, C]) tileEdge(kc int, a *float32, rs, ps int, panel *float32, c 
 			copy(t.edge[r*nr:][:cols], c[r*ldc:][:cols])
 		}
 	}
-	t.k.tile(kc, a, rs, ps, panel, nr, 0, &t.edge[0], nr, 1, add)
+	t.tile(kc, a, rs, ps, panel, nr, 0, &t.edge[0], nr, 1, add)
 	for r := range rows {
 		copy(c[r*ldc:][:cols], t.edge[r*nr:][:cols])
 	}

@@ -2,10 +2,14 @@ package cpu
 
 import (
 	"fmt"
+	"math"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"titan/libtitan/dtype"
 )
 
 // refGemm is C (+)= op(A)·op(B) in float64, with the sum of the terms' magnitudes, which bounds the rounding error.
@@ -105,8 +109,52 @@ func TestGemmLarge(t *testing.T) {
 	}
 }
 
+// tilePairsGo is a tile on pairs for CPUs without the instruction, so that packing is tested everywhere.
+func tilePairsGo(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32, ldc, panels int, add bool) {
+	wideA, wideB := make([]float32, 6*2*k), make([]float32, 16*2*k)
+	half := func(p *float32, i, h int) float32 {
+		return dtype.F32(uint16(math.Float32bits(*at(p, i)) >> (16 * h)))
+	}
+	for s := range 2 * k {
+		for r := range 6 {
+			wideA[r*2*k+s] = half(a, r*rs+s/2*ps, s&1)
+		}
+		for x := range 16 {
+			wideB[s*16+x] = half(b, s/2*bs+x, s&1)
+		}
+	}
+	tile6x16Go(2*k, unsafe.SliceData(wideA), 2*k, 1, unsafe.SliceData(wideB), 16, 0, c, ldc, panels, add)
+}
+
+// TestTilePairs holds the instruction to its definition.
+func TestTilePairs(t *testing.T) {
+	k := bestKernels()
+	if k.tilePairs == nil {
+		t.Skip("SKIPPED: this CPU has no AVX512_BF16: VDPBF16PS is not tested here")
+	}
+	const depth = 37
+	a, b, c := bf16(random(1, k.mr*2*depth)), bf16(random(2, depth*2*k.nr)), random(3, k.mr*k.nr)
+	want := f64(c)
+	for r := range k.mr {
+		for x := range k.nr {
+			for s := range depth {
+				for h := range 2 {
+					want[r*k.nr+x] += float64(dtype.F32(a[(r*depth+s)*2+h])) * float64(dtype.F32(b[(s*k.nr+x)*2+h]))
+				}
+			}
+		}
+	}
+	k.tilePairs(depth, &pairsOf(a)[0], depth, 1, &pairsOf(b)[0], k.nr, 0, &c[0], k.nr, 1, true)
+	near(t, want, c, 1e-5)
+}
+
 func TestGemmBF16(t *testing.T) {
-	for _, e := range engines(1, 2) {
+	pairs := bestKernels()
+	if pairs.tilePairs == nil {
+		pairs = scalarKernels()
+		pairs.name, pairs.tilePairs = "pairs in Go", tilePairsGo
+	}
+	for _, e := range append(engines(1, 2), &Engine{threads: 2, k: pairs}) {
 		for i, s := range [][3]int{{1, 1, 1}, {13, 33, 65}, {48, 32, 256}, {50, 70, 515}, {3, 5, 2}, {0, 4, 3}, {4, 4, 0}} {
 			m, n, k := s[0], s[1], s[2]
 			for mode := range 8 {

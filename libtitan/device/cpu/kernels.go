@@ -21,6 +21,10 @@ type kernels struct {
 	tile   tileFunc // mr x nr
 	tile6  tileFunc // 6 x 16, for products with few columns
 
+	// tilePairs is a tile on pairs of bfloat16 (see [gemm]), nil where the CPU has no instruction for them. Its strides
+	// count pairs; each step adds both products of a pair, the order being the instruction's.
+	tilePairs tileFunc
+
 	exp2      func(y, x []float32, mul, sub float32) float32                   // y = 2^(mul*x-sub), returns the sum
 	softGrad  func(s, dp []float32, mul, sub, delta float32)                   // s = p = 2^(mul*s-sub); dp = p*(dp-delta)
 	max       func(x []float32) float32                                        // -Inf when empty

@@ -41,6 +41,9 @@ func avx512Kernels() *kernels {
 	k := avx2Kernels()
 	k.name = "avx512"
 	k.mr, k.nr, k.tile = 12, 32, tile12x32
+	if cpu.X86.HasAVX512BF16 {
+		k.name, k.tilePairs = "avx512bf16", tilePairs12x32
+	}
 	return k
 }
 
@@ -52,6 +55,9 @@ func tile6x16(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32,
 
 //go:noescape
 func tile12x32(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32, ldc, panels int, add bool)
+
+//go:noescape
+func tilePairs12x32(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32, ldc, panels int, add bool)
 
 //go:noescape
 func exp2AVX2(n int, y, x *float32, mul, sub float32) float32

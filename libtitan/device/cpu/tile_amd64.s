@@ -138,6 +138,37 @@ store:
 	VMOVUPS acc1, 64(DX) \
 	ADDQ    BX, DX
 
+// ARGS12 loads the arguments that stay in registers over all panels.
+#define ARGS12 \
+	MOVQ rs+16(FP), R8   \
+	SHLQ $2, R8          \
+	LEAQ (R8)(R8*2), R9  \
+	MOVQ ps+24(FP), R11  \
+	SHLQ $2, R11         \
+	MOVQ b+32(FP), R13   \
+	MOVQ bs+40(FP), R12  \
+	SHLQ $2, R12         \
+	MOVQ c+56(FP), AX    \
+	MOVQ ldc+64(FP), BX  \
+	SHLQ $2, BX
+
+// START12 begins a panel: SI, DX and R10 point to rows 0, 4 and 8 of A.
+#define START12 \
+	MOVQ k+0(FP), CX      \
+	MOVQ a+8(FP), SI      \
+	LEAQ (SI)(R8*4), DX   \
+	LEAQ (SI)(R8*8), R10  \
+	MOVQ R13, DI          \
+	ZERO12
+
+// NEXT12 moves on by one step of k.
+#define NEXT12 \
+	ADDQ R11, SI  \
+	ADDQ R11, DX  \
+	ADDQ R11, R10 \
+	ADDQ R12, DI  \
+	DECQ CX
+
 // OUT12 adds the tile at AX to the accumulators when add is set, stores them there, and moves AX to the next panel.
 #define OUT12(store) \
 	MOVQ AX, DX       \
@@ -172,25 +203,10 @@ store:                    \
 
 // func tile12x32(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32, ldc, panels int, add bool)
 TEXT ·tile12x32(SB), NOSPLIT, $0-81
-	MOVQ rs+16(FP), R8
-	SHLQ $2, R8
-	LEAQ (R8)(R8*2), R9
-	MOVQ ps+24(FP), R11
-	SHLQ $2, R11
-	MOVQ b+32(FP), R13
-	MOVQ bs+40(FP), R12
-	SHLQ $2, R12
-	MOVQ c+56(FP), AX
-	MOVQ ldc+64(FP), BX
-	SHLQ $2, BX
+	ARGS12
 
 panel12:
-	MOVQ  k+0(FP), CX
-	MOVQ  a+8(FP), SI
-	LEAQ  (SI)(R8*4), DX   // rows 4-7
-	LEAQ  (SI)(R8*8), R10  // rows 8-11
-	MOVQ  R13, DI
-	ZERO12
+	START12
 	TESTQ CX, CX
 	JZ    done12
 
@@ -209,12 +225,8 @@ step12:
 	FMA12((R10)(R8*1), Z27, Z18, Z19)
 	FMA12((R10)(R8*2), Z28, Z20, Z21)
 	FMA12((R10)(R9*1), Z29, Z22, Z23)
-	ADDQ    R11, SI
-	ADDQ    R11, DX
-	ADDQ    R11, R10
-	ADDQ    R12, DI
-	DECQ    CX
-	JNZ     step12
+	NEXT12
+	JNZ  step12
 
 done12:
 	CMPB add+80(FP), $0
@@ -223,5 +235,53 @@ done12:
 	LEAQ (R13)(CX*4), R13
 	DECQ panels+72(FP)
 	JNZ  panel12
+	VZEROUPPER
+	RET
+
+// VDPBF16PS adds to 16 float32 sums both products of 16 pairs of bfloat16. Go's assembler does not know it (EVEX.F32.0F38.W0 52 /r):
+// p0 holds the upper bits of the registers' numbers, p1 the broadcast register, modrm the lower bits of sum and B register.
+#define VDPBF16PS(p0, p1, modrm) \
+	BYTE $0x62; BYTE p0; BYTE p1; BYTE $0x40; BYTE $0x52; BYTE modrm
+
+// PAIR12 is FMA12 on pairs: sums m0 with Z24 and m1 with Z25.
+#define PAIR12(addr, tmp, p0, p1, m0, m1) \
+	VPBROADCASTD addr, tmp \
+	VDPBF16PS(p0, p1, m0)  \
+	VDPBF16PS(p0, p1, m1)
+
+// func tilePairs12x32(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32, ldc, panels int, add bool)
+TEXT ·tilePairs12x32(SB), NOSPLIT, $0-81
+	ARGS12
+
+panelP:
+	START12
+	TESTQ CX, CX
+	JZ    doneP
+
+stepP:
+	VMOVUPS (DI), Z24
+	VMOVUPS 64(DI), Z25
+	PAIR12((SI), Z26, $0x92, $0x2e, $0xc0, $0xc9)              // Z0, Z1
+	PAIR12((SI)(R8*1), Z27, $0x92, $0x26, $0xd0, $0xd9)        // Z2, Z3
+	PAIR12((SI)(R8*2), Z28, $0x92, $0x1e, $0xe0, $0xe9)        // Z4, Z5
+	PAIR12((SI)(R9*1), Z29, $0x92, $0x16, $0xf0, $0xf9)        // Z6, Z7
+	PAIR12((DX), Z26, $0x12, $0x2e, $0xc0, $0xc9)              // Z8, Z9
+	PAIR12((DX)(R8*1), Z27, $0x12, $0x26, $0xd0, $0xd9)        // Z10, Z11
+	PAIR12((DX)(R8*2), Z28, $0x12, $0x1e, $0xe0, $0xe9)        // Z12, Z13
+	PAIR12((DX)(R9*1), Z29, $0x12, $0x16, $0xf0, $0xf9)        // Z14, Z15
+	PAIR12((R10), Z26, $0x82, $0x2e, $0xc0, $0xc9)             // Z16, Z17
+	PAIR12((R10)(R8*1), Z27, $0x82, $0x26, $0xd0, $0xd9)       // Z18, Z19
+	PAIR12((R10)(R8*2), Z28, $0x82, $0x1e, $0xe0, $0xe9)       // Z20, Z21
+	PAIR12((R10)(R9*1), Z29, $0x82, $0x16, $0xf0, $0xf9)       // Z22, Z23
+	NEXT12
+	JNZ  stepP
+
+doneP:
+	CMPB add+80(FP), $0
+	OUT12(storeP)
+	MOVQ bp+48(FP), CX
+	LEAQ (R13)(CX*4), R13
+	DECQ panels+72(FP)
+	JNZ  panelP
 	VZEROUPPER
 	RET
