@@ -69,6 +69,10 @@ func open(dir string) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newReader(dir, md), nil
+}
+
+func newReader(dir string, md *metadata) *Reader {
 	r := &Reader{folder: folder{dir: dir}, meta: md, byName: map[string]int{}}
 	for fqn, t := range md.tensors {
 		it := Item{FQN: fqn, Kind: KindTensor, DType: t.dtype, Shape: t.shape, Chunks: t.chunks, Path: md.paths[fqn]}
@@ -82,7 +86,7 @@ func open(dir string) (*Reader, error) {
 	for i, it := range r.items {
 		r.byName[it.FQN] = i
 	}
-	return r, nil
+	return r
 }
 
 // readMetadata reads .metadata, or the __N.metadata files that each rank leaves when it saves alone.

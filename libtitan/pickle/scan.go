@@ -16,16 +16,17 @@ func next(data string, pos int) (op byte, a arg, end int, err error) {
 		return 0, a, pos, errNoStop
 	}
 	op = data[pos]
-	a, n, err := readArg(data[pos+1:], opcodes[op].arg)
+	kind := opcodes[op].arg
+	if kind == argNone {
+		return op, a, pos + 1, nil
+	}
+	a, n, err := readArg(data[pos+1:], kind)
 	return op, a, pos + 1 + n, err
 }
 
 // readArg decodes an argument at the start of s, and says how many bytes it takes.
 func readArg(s string, kind argKind) (arg, int, error) {
-	switch kind {
-	case argNone:
-		return arg{}, 0, nil
-	case argLine, argLines:
+	if kind == argLine || kind == argLines {
 		return readLines(s, 1+int(kind-argLine))
 	}
 	width := argWidth[kind]
