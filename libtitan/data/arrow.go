@@ -237,6 +237,9 @@ func (m *messageReader) Message() (*ipc.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkMessage(meta); err != nil {
+		return nil, err
+	}
 	metaBuffer := memory.NewBufferBytes(meta)
 	body, err := m.take(ipc.NewMessage(metaBuffer, memory.NewBufferBytes(nil)).BodyLen())
 	if err != nil {
@@ -265,7 +268,7 @@ type boundedAllocator struct {
 
 // limitedAllocator suits the parse of a file of size bytes: columns of text compress by 3 to 10, of masks by 100.
 func limitedAllocator(size int64) memory.Allocator {
-	return &boundedAllocator{maxBytes: int(max(64<<20, min(size, 1<<40)*256))}
+	return &boundedAllocator{maxBytes: int(max(16<<20, min(size, 1<<40)*256))}
 }
 
 func (b *boundedAllocator) Allocate(size int) []byte {
