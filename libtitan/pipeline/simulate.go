@@ -48,7 +48,8 @@ func Simulate(s *Schedule) (*Timeline, error) {
 		return nil, deadlock(s, next, end)
 	}
 	if t.Makespan > 0 {
-		t.Bubble = 1 - float64(total)/float64(len(s.Ranks)*t.Makespan)
+		ticks := len(s.Ranks) * t.Makespan
+		t.Bubble = float64(ticks-total) / float64(ticks)
 	}
 	t.InFlight = inFlight(s)
 	return t, nil

@@ -34,7 +34,8 @@ type Tool struct {
 	Example  string // one pipeline, for --help
 	Flags    []cli.Flag
 	Run      func(ctx context.Context, e *Env) error // what the tool does without a verb; nil: a verb is needed
-	Manifest bool                                    // Run reads or writes a manifest: gives it -i, -o and --set
+	Manifest bool                                    // Run reads a manifest and writes it: gives it -i, -o and --set
+	Starts   bool                                    // Run makes a manifest: gives it -o and --set
 	Verbs    []Verb
 }
 
@@ -48,6 +49,7 @@ type Verb struct {
 	Run      func(ctx context.Context, e *Env) error
 	Manifest bool // as in Tool
 	hidden   bool
+	starts   bool // as in Tool
 }
 
 // Main runs t as a process and ends it.
@@ -110,7 +112,7 @@ func build(t Tool, env *Env) *cli.App {
 
 		DisableSliceFlagSeparator: true, // --set a=1,2 is one assignment
 	}
-	a.Flags, a.Action = env.bind(t.Run, t.Flags, t.Manifest)
+	a.Flags, a.Action = env.bind(t.root())
 	for _, v := range t.Verbs {
 		c := &cli.Command{
 			Name: v.Name, Usage: v.Usage, ArgsUsage: v.Args, HelpName: t.Name + " " + v.Name, Hidden: v.hidden,
@@ -119,23 +121,28 @@ func build(t Tool, env *Env) *cli.App {
 			CustomHelpTemplate: helpTemplate,
 			OnUsageError:       usageError,
 		}
-		c.Flags, c.Action = env.bind(v.Run, v.Flags, v.Manifest)
+		c.Flags, c.Action = env.bind(v)
 		a.Commands = append(a.Commands, c)
 	}
 	return a
 }
 
-// bind joins a function's own flags with the common ones, and makes it a cli action.
-func (e *Env) bind(f func(context.Context, *Env) error, own []cli.Flag, manifest bool) ([]cli.Flag, cli.ActionFunc) {
+// root is what t does without a verb.
+func (t Tool) root() Verb {
+	return Verb{Flags: t.Flags, Run: t.Run, Manifest: t.Manifest, starts: t.Starts}
+}
+
+// bind joins v's own flags with the common ones, and makes its function a cli action.
+func (e *Env) bind(v Verb) ([]cli.Flag, cli.ActionFunc) {
 	var o common
-	return slices.Concat(own, o.flags(manifest)), func(c *cli.Context) error {
-		if f == nil {
+	return slices.Concat(v.Flags, o.flags(v)), func(c *cli.Context) error {
+		if v.Run == nil {
 			return exit.Usage.Errorf("a verb is needed (see %s --help)", e.tool)
 		}
 		e.Args = c.Args().Slice()
 		e.Given = c.IsSet
 		e.apply(o)
-		return f(c.Context, e)
+		return v.Run(c.Context, e)
 	}
 }
 

@@ -45,7 +45,7 @@ func manVerb(t Tool) Verb {
 func words(v Verb) (flags []string, choices map[string][]string) {
 	var o common
 	choices = map[string][]string{}
-	for _, f := range append(slices.Clone(v.Flags), o.flags(v.Manifest)...) {
+	for _, f := range slices.Concat(v.Flags, o.flags(v)) {
 		for _, name := range f.Names() {
 			dashed := "--" + name
 			if len(name) == 1 {
@@ -63,7 +63,7 @@ func words(v Verb) (flags []string, choices map[string][]string) {
 }
 
 func visible(t Tool) (names []string, all []Verb) {
-	all = []Verb{{Flags: t.Flags, Manifest: t.Manifest}}
+	all = []Verb{t.root()}
 	for _, v := range append(slices.Clone(t.Verbs), completionVerb(t)) {
 		if !v.hidden {
 			names = append(names, v.Name)

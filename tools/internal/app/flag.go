@@ -116,5 +116,5 @@ type choice struct {
 
 // Switch is a flag without a value.
 func Switch(dst *bool, usage string, names ...string) cli.Flag {
-	return &cli.BoolFlag{Name: names[0], Aliases: names[1:], Usage: usage, Destination: dst, Value: *dst}
+	return &cli.BoolFlag{Name: names[0], Aliases: names[1:], Usage: usage, Destination: dst, Value: *dst, DisableDefaultText: true}
 }

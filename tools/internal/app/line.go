@@ -42,7 +42,7 @@ func parseLine(t Tool, args []string) (line, error) {
 		words, raw = words[1:], []string{"--help"}
 	}
 	l := line{flags: raw, args: words}
-	v := Verb{Flags: t.Flags, Manifest: t.Manifest}
+	v := t.root()
 	if len(words) > 0 {
 		i := slices.IndexFunc(t.Verbs, func(v Verb) bool { return v.Name == words[0] })
 		if i < 0 {
@@ -102,7 +102,7 @@ func flagName(arg string) string {
 func flagNames(v Verb) map[string]bool {
 	var o common
 	known := map[string]bool{}
-	for _, f := range append(slices.Clone(v.Flags), o.flags(v.Manifest)...) {
+	for _, f := range slices.Concat(v.Flags, o.flags(v)) {
 		d, ok := f.(cli.DocGenerationFlag)
 		for _, name := range f.Names() {
 			known[name] = ok && d.TakesValue()
@@ -113,7 +113,7 @@ func flagNames(v Verb) map[string]bool {
 
 // valueFlags is the union of the flags that take a value over t and its verbs: a name means the same in all.
 func valueFlags(t Tool) map[string]bool {
-	all := flagNames(Verb{Flags: t.Flags, Manifest: t.Manifest})
+	all := flagNames(t.root())
 	for _, name := range []string{"help", "h", "version", "v"} {
 		all[name] = false
 	}

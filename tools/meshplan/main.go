@@ -1,0 +1,60 @@
+// Command meshplan plans a job: the model, the mesh that trains it, the batch, the optimizer. It starts the
+// manifest that the other tools read.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"titan/libtitan/manifest"
+	"titan/tools/internal/app"
+)
+
+func main() { os.Exit(run(os.Args, os.Stdin, os.Stdout, os.Stderr)) }
+
+func run(args []string, in io.Reader, out, errw io.Writer) int {
+	return app.Run(tool(), args, in, out, errw)
+}
+
+func tool() app.Tool {
+	o := defaults()
+	return app.Tool{
+		Name:    "meshplan",
+		Usage:   "plan the device mesh of a training job",
+		About:   "Writes the manifest of a job to stdout: a model, given by name, by a Hugging Face config.json or by\nits dimensions, on a mesh of the given degrees.",
+		Example: "meshplan --model llama3-8b --world-size 64 --tp 8 --pp 2 | pp-split | seedinit --out seed > job.json",
+		Flags:   o.flags(),
+		Run:     func(_ context.Context, e *app.Env) error { return plan(e, o) },
+		Starts:  true,
+		Verbs:   []app.Verb{modelsVerb(), checkVerb(), schemaVerb()},
+	}
+}
+
+// plan writes the manifest of o.
+func plan(e *app.Env, o *options) error {
+	o.given = e.Given
+	m, err := e.NewManifest(o.fill)
+	if err != nil {
+		return err
+	}
+	explain(e.Explain, m)
+	return e.WriteManifest(m)
+}
+
+// explain prints m for people.
+func explain(w io.Writer, m *manifest.Manifest) {
+	t := app.Table(w)
+	defer t.Flush()
+	c, d, b := m.Model.Config, m.Mesh.Dims, m.Training
+	fmt.Fprintf(t, "model\t%s: dim %d, %d layers, %d heads, %d kv heads, ffn %d, vocab %d\n", m.Model.Flavor, c.Dim, c.NumLayers, c.NumHeads, c.NumKVHeads, c.FFNHidden, c.VocabSize)
+	fmt.Fprintf(t, "parameters\t%s\n", app.Grouped(m.Model.NumParams))
+	fmt.Fprintf(t, "flops a token\t%s at seq_len %d\n", app.Grouped(m.Model.FlopsPerToken), b.SeqLen)
+	fmt.Fprintf(t, "mesh\t%d ranks: pp %d, dp_replicate %d, dp_shard %d, cp %d, tp %d, ep %d\n", m.Mesh.WorldSize, d.PP, d.DPReplicate, d.DPShard, d.CP, d.TP, d.EP)
+	fmt.Fprintf(t, "batch\t%d rows = %d local x %d data-parallel ranks x %d accumulated; %s tokens a step\n",
+		b.GlobalBatchSize, b.LocalBatchSize, d.DPReplicate*d.DPShard, b.GradAccumSteps, app.Grouped(int64(b.GlobalBatchSize)*int64(b.SeqLen)))
+	if p := m.Pipeline; p != nil {
+		fmt.Fprintf(t, "pipeline\t%s, %d microbatches of %d rows\n", p.Schedule, p.NumMicrobatches, b.LocalBatchSize/p.NumMicrobatches)
+	}
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
+	"titan/libtitan/pipeline"
+	"titan/tools/internal/app"
+)
+
+// options are the command line.
+type options struct {
+	schedule       string
+	microbatches   int
+	layersPerStage int
+	first, last    int // layers that the embedding and the head count for
+	balance        string
+	fqnsFile       string
+	layers, stages int // without a manifest
+
+	given    func(flag string) bool
+	timeline *pipeline.Timeline // of the schedule, by fill
+}
+
+func defaults() *options {
+	return &options{schedule: "1F1B", first: 1, last: 1, balance: "layers"}
+}
+
+func (o *options) flags() []cli.Flag {
+	return []cli.Flag{
+		app.Choice(&o.schedule, pipeline.Names(), "order of the stages' work (default: the manifest's)", "schedule"),
+		app.Count(&o.microbatches, "microbatches of a local batch (default: the manifest's, else one a row)", "microbatches"),
+		app.Count(&o.layersPerStage, "effective layers of a stage, to find the number of stages", "layers-per-stage"),
+		app.Count(&o.first, "layers that the first stage has less", "first-stage-less-layers"),
+		app.Count(&o.last, "layers that the last stage has less", "last-stage-less-layers"),
+		app.Choice(&o.balance, []string{"layers"}, "what stages have equally much of", "balance"),
+		app.Text(&o.fqnsFile, "take the stages from `FILE`: a JSON list of lists of module names", "fqns"),
+		app.Count(&o.layers, "split a model of `N` layers, without a manifest", "layers"),
+		app.Count(&o.stages, "into `N` stages, without a manifest", "stages"),
+	}
+}
+
+// fill writes the pipeline section of m.
+func (o *options) fill(m *manifest.Manifest) error {
+	if m.Model == nil || m.Mesh == nil || m.Training == nil {
+		return nil // Validate says so
+	}
+	pp, layers := m.Mesh.Dims.PP, m.Model.Config.NumLayers
+	p := &manifest.Pipeline{Schedule: o.schedule, NumMicrobatches: m.Training.LocalBatchSize}
+	if pp == 1 {
+		p.NumMicrobatches = 1
+	}
+	if was := m.Pipeline; was != nil {
+		p.Schedule, p.NumMicrobatches = was.Schedule, was.NumMicrobatches
+	}
+	if o.given("schedule") {
+		p.Schedule = o.schedule
+	}
+	if o.given("microbatches") {
+		p.NumMicrobatches = o.microbatches
+	}
+	stages, err := o.cut(layers, pp, pp)
+	if err != nil {
+		return err
+	}
+	if len(stages) != pp {
+		return exit.Input.Errorf("%d stages for %d pipeline ranks: schedule %s runs one stage a rank", len(stages), pp, p.Schedule)
+	}
+	for i, fqns := range stages {
+		p.Stages = append(p.Stages, manifest.Stage{Stage: i, PPRank: pipeline.LoopRank(i, pp), FQNs: fqns, NumParams: m.Model.Config.StageParams(fqns)})
+	}
+	s, err := pipeline.Build(p.Schedule, pp, p.NumMicrobatches)
+	if err != nil {
+		return exit.Input.Wrap(err)
+	}
+	if o.timeline, err = pipeline.Simulate(s); err != nil {
+		return exit.Input.Wrap(err)
+	}
+	p.Bubble = o.timeline.Bubble
+	m.Pipeline = p
+	return nil
+}
+
+// cut makes the stages: those of the file, or by the rule, numStages of them unless --layers-per-stage says how many.
+func (o *options) cut(layers, numStages, pp int) ([][]string, error) {
+	if o.fqnsFile != "" {
+		stages, err := readFQNs(o.fqnsFile)
+		if err == nil {
+			err = pipeline.CheckStages(stages, layers)
+		}
+		if err != nil {
+			return nil, exit.Input.Errorf("%s: %w", o.fqnsFile, err)
+		}
+		return stages, nil
+	}
+	if o.layersPerStage != 0 {
+		n, err := pipeline.NumStages(layers, o.layersPerStage, pp, o.first, o.last)
+		if err != nil {
+			return nil, exit.Input.Wrap(err)
+		}
+		numStages = n
+	}
+	stages, err := pipeline.Split(pipeline.Cut{NumLayers: layers, NumStages: numStages, FirstWeight: o.first, LastWeight: o.last})
+	return stages, exit.Input.Wrap(err)
+}
+
+const maxFQNsBytes = 4 << 20
+
+func readFQNs(path string) ([][]string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFQNsBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxFQNsBytes {
+		return nil, fmt.Errorf("larger than %d MiB", maxFQNsBytes>>20)
+	}
+	var stages [][]string
+	if err := json.Unmarshal(data, &stages); err != nil {
+		return nil, fmt.Errorf("want a JSON list of lists of module names: %w", err)
+	}
+	return stages, nil
+}
+
+// standalone prints the stages of a model of --layers layers.
+func standalone(e *app.Env, o *options) error {
+	if o.layers == 0 || o.stages == 0 && o.fqnsFile == "" {
+		return exit.Usage.Errorf("--layers and --stages go together (or give a manifest)")
+	}
+	stages, err := o.cut(o.layers, o.stages, 1)
+	if err != nil {
+		return err
+	}
+	type stage struct {
+		Stage  int      `json:"stage"`
+		PPRank int      `json:"pp_rank"`
+		FQNs   []string `json:"fqns"`
+	}
+	var list []stage
+	for i, fqns := range stages {
+		list = append(list, stage{i, pipeline.LoopRank(i, len(stages)), fqns})
+	}
+	return e.WriteOut(func(w io.Writer) error {
+		j := json.NewEncoder(w)
+		j.SetIndent("", "  ")
+		return j.Encode(list)
+	})
+}
