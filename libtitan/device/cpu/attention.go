@@ -57,13 +57,7 @@ func gather[T elem](k *kernels, a *attn, dst []float32, x []T, b, h, seq, heads,
 	if a.HeadDim < a.width {
 		clear(dst[:(hi-lo)*a.width])
 	}
-	if f, ok := any(from).([]float32); ok {
-		k.copyRows(dst, a.width, f, ld, hi-lo, a.HeadDim)
-		return
-	}
-	for i := range hi - lo {
-		copyWide(k, dst[i*a.width:][:a.HeadDim], from[i*ld:][:a.HeadDim])
-	}
+	copyRowsWide(k, dst, a.width, from, ld, hi-lo, a.HeadDim)
 }
 
 // scatter is gather the other way, each value times scale.

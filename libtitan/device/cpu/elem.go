@@ -43,6 +43,18 @@ func copyWide[T elem](k *kernels, dst []float32, src []T) {
 	}
 }
 
+// copyRowsWide copies rows of cols elements, sld apart in src and dld apart in dst, widening them when they are bfloat16.
+func copyRowsWide[T elem](k *kernels, dst []float32, dld int, src []T, sld, rows, cols int) {
+	switch s := any(src).(type) {
+	case []float32:
+		k.copyRows(dst, dld, s, sld, rows, cols)
+	case []uint16:
+		for r := range rows {
+			k.widen(dst[r*dld:][:cols], s[r*sld:][:cols])
+		}
+	}
+}
+
 // storeWide copies src into dst, rounding it when dst is bfloat16.
 func storeWide[T elem](k *kernels, dst []T, src []float32) {
 	switch d := any(dst).(type) {

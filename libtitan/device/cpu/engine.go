@@ -46,7 +46,7 @@ func New(o Options) (*Engine, error) {
 	switch o.Products {
 	case "", "builtin":
 	case "onednn":
-		d, err := loadDNNL()
+		d, err := loadDNNL(e.threads)
 		if err != nil {
 			return nil, err
 		}

@@ -3,11 +3,15 @@ package cpu
 // Blocking of matrix products. An element of C is a sum over blocks of blockK terms in ascending order, each block one chain
 // of fused multiply-adds: that, and nothing else here, decides the bits.
 const (
-	blockK = 256  // a panel of B (blockK x nr) stays in the 32 KiB L1 cache
-	blockM = 48   // rows of C in a task; a multiple of every mr. blockM x blockK of A stays in L2
-	blockN = 512  // columns of C in a task; a multiple of every nr
-	packK  = 4096 // at most packK x packN of B is packed at a time: 16 MiB
-	packN  = 1024
+	blockK = 256 // a panel of B (blockK x nr) stays in the 32 KiB L1 cache
+	blockM = 48  // rows of C in a task; a multiple of every mr. blockM x blockK of A stays in L2
+	blockN = 512 // columns of C in a task; a multiple of every nr
+
+	narrowN   = 128 // columns of C in a task where tasks of blockN would be fewer than manyTasks, too few to share evenly
+	manyTasks = 32
+
+	packK = 4096 // at most packK x packN of B is packed at a time: 16 MiB
+	packN = 1024
 )
 
 // Gemm computes C = op(A)·op(B), or C += op(A)·op(B) when accumulate is set. op(A) is m x k, op(B) k x n, C m x n; op(X) is X,
@@ -15,8 +19,7 @@ const (
 //
 // With k = 0 and accumulate unset, C becomes zero. C must not overlap A or B.
 func (e *Engine) Gemm(transA, transB bool, m, n, k int, a, b, c []float32, lda, ldb, ldc int, accumulate bool) {
-	if e.dnnl != nil && m > 0 && n > 0 && k > 0 {
-		e.dnnl.sgemm(transA, transB, m, n, k, a, b, c, lda, ldb, ldc, accumulate)
+	if e.dnnl != nil && m > 0 && n > 0 && k > 0 && e.dnnl.sgemm(transA, transB, m, n, k, a, b, c, lda, ldb, ldc, accumulate) {
 		return
 	}
 	g := gemm[float32, float32]{e, e.k.tile, 1, operand[float32]{a, lda, transA}, operand[float32]{b, ldb, transB}, c, ldc}
@@ -102,9 +105,7 @@ func packPanel[T elem](k *kernels, out, wide []float32, b operand[T], p, j, kc, 
 		clear(out)
 	}
 	if !b.trans {
-		for r := range kc {
-			copyWide(k, out[r*nr:][:w], b.x[(p+r)*b.ld+j:][:w])
-		}
+		copyRowsWide(k, out, nr, b.x[p*b.ld+j:], b.ld, kc, w)
 		return
 	}
 	src, stride := rowsWide(k, wide, b.x[j*b.ld+p:], b.ld, w, kc)
@@ -116,24 +117,26 @@ func rowsWide[T elem](k *kernels, buf []float32, x []T, ld, rows, cols int) ([]f
 	if f, ok := any(x).([]float32); ok {
 		return f, ld
 	}
-	for r := range rows {
-		copyWide(k, buf[r*cols:][:cols], x[r*ld:][:cols])
-	}
+	copyRowsWide(k, buf, cols, x, ld, rows, cols)
 	return buf, cols
 }
 
-// tasks computes columns [j0,j0+cols) of C from a packed part of B, blockM x blockN elements at a time.
+// tasks computes columns [j0,j0+cols) of C from a packed part of B, a task of at most blockM x blockN elements at a time.
 func (g *gemm[T, C]) tasks(bp []float32, p0, j0, m, depth, cols int, add bool) {
 	k := g.e.k
-	across := (cols + blockN - 1) / blockN
-	g.e.For((m+blockM-1)/blockM*across, 1, func(lo, hi int) {
+	down, span := (m+blockM-1)/blockM, blockN
+	if down*cols < manyTasks*blockN {
+		span = narrowN
+	}
+	across := (cols + span - 1) / span
+	g.e.For(down*across, 1, func(lo, hi int) {
 		t := &task[T, C]{gemm: g, k: k, add: add}
 		ar := g.e.borrow(k.mr*k.nr+scratchFor[C](blockM*blockN)+blockM*blockK, 3)
 		defer g.e.giveBack(ar)
 		t.edge, t.out, t.ap = ar.take(k.mr*k.nr), ar.take(scratchFor[C](blockM*blockN)), ar.take(blockM*blockK)
 		for x := lo; x < hi; x++ {
-			i, j := x/across*blockM, x%across*blockN
-			t.block(bp, roundUp(cols, k.nr), p0, j0, i, j, min(blockM, m-i), min(blockN, cols-j), depth)
+			i, j := x/across*blockM, x%across*span
+			t.block(bp, roundUp(cols, k.nr), p0, j0, i, j, min(blockM, m-i), min(span, cols-j), depth)
 		}
 	})
 }
@@ -191,19 +194,16 @@ func (t *task[T, C]) rowsOfA(i, p, rows, kc int) (a []float32, rs, ps int) {
 		return t.ap, rs, ps
 	}
 	if t.a.trans {
-		for r := range kc {
-			row := t.ap[r*padded:][:padded]
-			copyWide(t.k, row[:rows], t.a.x[(p+r)*t.a.ld+i:][:rows])
-			clear(row[rows:])
+		if rows < padded {
+			clear(t.ap[:kc*padded])
 		}
+		copyRowsWide(t.k, t.ap, padded, t.a.x[p*t.a.ld+i:], t.a.ld, kc, rows)
 		return t.ap, 1, padded
 	}
 	if f, ok := any(t.a.x).([]float32); ok && rows == padded {
 		return f[i*t.a.ld+p:], t.a.ld, 1
 	}
-	for r := range rows {
-		copyWide(t.k, t.ap[r*kc:][:kc], t.a.x[(i+r)*t.a.ld+p:][:kc])
-	}
+	copyRowsWide(t.k, t.ap, kc, t.a.x[i*t.a.ld+p:], t.a.ld, rows, kc)
 	clear(t.ap[rows*kc : padded*kc])
 	return t.ap, kc, 1
 }

@@ -13,15 +13,15 @@ func (e *Engine) GemmBF16Out(transA, transB bool, m, n, k int, a, b, c []uint16,
 }
 
 func gemmBF16[C elem](e *Engine, transA, transB bool, m, n, k int, a, b []uint16, c []C, lda, ldb, ldc int, accumulate bool) {
-	if e.dnnl != nil && m > 0 && n > 0 && k > 0 {
-		dnnlMatmul(e.dnnl, transA, transB, m, n, k, a, b, c, lda, ldb, ldc, accumulate)
+	oa, ob := operand[uint16]{a, lda, transA}, operand[uint16]{b, ldb, transB}
+	if e.dnnl != nil && m > 0 && n > 0 && k > 0 && !accumulate && dnnlMatmul(e.dnnl, m, n, k, oa, ob, c, ldc) {
 		return
 	}
 	tile, perSlot := e.k.tile, 1
 	if e.k.tilePairs != nil {
 		tile, perSlot = e.k.tilePairs, 2
 	}
-	g := gemm[uint16, C]{e, tile, perSlot, operand[uint16]{a, lda, transA}, operand[uint16]{b, ldb, transB}, c, ldc}
+	g := gemm[uint16, C]{e, tile, perSlot, oa, ob, c, ldc}
 	g.run(m, n, k, accumulate)
 }
 

@@ -89,10 +89,10 @@ func TestGemmPosition(t *testing.T) {
 
 // TestGemmLarge crosses the limits of the packed part of B.
 func TestGemmLarge(t *testing.T) {
-	m, n, k := 7, packN+33, packK+100
+	m, n, k := 2, packN+33, packK+100
 	a, b := random(1, m*k), random(2, n*k)
 	var first []float32
-	for _, e := range engines(1, 2)[1:] {
+	for _, e := range engines(1, 2) {
 		c := make([]float32, m*n)
 		e.Gemm(false, true, m, n, k, a, b, c, k, k, n, false)
 		if first == nil {
@@ -155,7 +155,7 @@ func TestGemmBF16(t *testing.T) {
 		pairs.name, pairs.tilePairs = "pairs in Go", tilePairsGo
 	}
 	for _, e := range append(engines(1, 2), &Engine{threads: 2, k: pairs}) {
-		for i, s := range [][3]int{{1, 1, 1}, {13, 33, 65}, {48, 32, 256}, {50, 70, 515}, {3, 5, 2}, {0, 4, 3}, {4, 4, 0}} {
+		for i, s := range [][3]int{{1, 1, 1}, {13, 33, 65}, {48, 32, 256}, {49, 35, 259}, {3, 5, 2}, {0, 4, 3}, {4, 4, 0}} {
 			m, n, k := s[0], s[1], s[2]
 			for mode := range 8 {
 				ta, tb, acc := mode&1 != 0, mode&2 != 0, mode&4 != 0
