@@ -47,6 +47,8 @@ type sampler struct {
 func (d *sampler) values(dst []float32, words []uint32) {
 	table, s := quantileTable(), *d
 	words = words[:len(dst)]
+	done := d.fastValues(dst, words, table)
+	dst, words = dst[done:], words[done:]
 	for i, w := range words {
 		v := float64(float64(2*(w&0x7fffffff)+1)*s.scale) + s.shift
 		x := min(float32(table.quantile(v)*s.std), s.cut)

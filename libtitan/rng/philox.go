@@ -47,6 +47,8 @@ func newStream(seed uint64, fqn string) stream {
 
 // words writes the words of blocks i, i+1, ... into dst, whose length is a multiple of 4.
 func (s stream) words(dst []uint32, i uint64) {
+	done := s.fastWords(dst, i)
+	dst, i = dst[done:], i+uint64(done/4)
 	n0, n1, k0, k1 := uint32(s.name), uint32(s.name>>32), uint32(s.seed), uint32(s.seed>>32)
 	for ; len(dst) >= 4; dst = dst[4:] {
 		dst[0], dst[1], dst[2], dst[3] = philox(uint32(i), uint32(i>>32), n0, n1, k0, k1)
