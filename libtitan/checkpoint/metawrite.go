@@ -124,7 +124,7 @@ func (e metaEncoder) planner(s *State) error {
 	var err error
 	entry := func(fqn string, p []any) {
 		e.Str(fqn)
-		if e2 := e.Value(pickle.Tuple(path(fqn, p))); e2 != nil && err == nil {
+		if e2 := e.Value(pickle.Tuple(nestedPath(fqn, p))); e2 != nil && err == nil {
 			err = fmt.Errorf("checkpoint: path of %s: %w", fqn, e2)
 		}
 	}

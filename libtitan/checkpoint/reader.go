@@ -47,7 +47,10 @@ type Item struct {
 }
 
 // Box is a chunk's place in its tensor.
-type Box struct{ Offsets, Sizes []int64 }
+type Box struct {
+	Offsets []int64 `json:"offsets"`
+	Sizes   []int64 `json:"sizes"`
+}
 
 // Open reads a folder's metadata and checks it against the files: names, ranges, and that each tensor's chunks cover
 // it once. No tensor is read. Its errors say what is wrong first.
@@ -91,6 +94,9 @@ func newReader(dir string, md *metadata) *Reader {
 
 // readMetadata reads .metadata, or the __N.metadata files that each rank leaves when it saves alone.
 func readMetadata(dir string) (*metadata, error) {
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		return nil, exit.Input.Errorf("checkpoint %s: a file, not a DCP folder", dir)
+	}
 	md, err := readMetadataFile(filepath.Join(dir, ".metadata"))
 	if !errors.Is(err, fs.ErrNotExist) {
 		return md, err
@@ -199,8 +205,10 @@ func (m *metadata) merge(o *metadata) error {
 }
 
 // faults checks what the metadata promises: files that are there and long enough, tensors that are covered once.
-func (r *Reader) faults() []error {
-	faults := r.fileFaults()
+func (r *Reader) faults() []error { return append(r.fileFaults(), r.tilingFaults()...) }
+
+func (r *Reader) tilingFaults() []error {
+	var faults []error
 	for _, it := range r.items {
 		if it.Kind != KindTensor {
 			continue

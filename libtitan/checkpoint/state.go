@@ -114,8 +114,8 @@ func uniqueOffsets(chunks []Chunk) error {
 	return nil
 }
 
-// path is the nested place of a name.
-func path(fqn string, p []any) []any {
+// nestedPath is the nested place of a name.
+func nestedPath(fqn string, p []any) []any {
 	if p == nil {
 		return []any{fqn}
 	}

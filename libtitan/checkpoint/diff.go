@@ -1,0 +1,247 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"titan/libtitan/dtype"
+)
+
+// DiffOptions say when two elements differ.
+type DiffOptions struct {
+	ReadOptions
+	Glob string // compares only the names of a that it fits, and their partners
+	// An element a equals b if |a-b| <= Atol + Rtol·|b|, or both are NaN. With both 0 (the default) the bytes decide.
+	Rtol, Atol float64
+}
+
+// Difference is one item that differs.
+type Difference struct {
+	FQN string
+	Why string // in words, one line
+}
+
+// Diff compares two checkpoints item by item, whatever their layouts, and gives each difference to emit in order of
+// name. Names that differ only by wrapper parts or by torchtitan's spellings are partners. It returns how many items
+// were compared.
+func Diff(ctx context.Context, a, b *Reader, o DiffOptions, emit func(Difference) error) (compared int, err error) {
+	items, err := a.matching(o.Glob)
+	if err != nil {
+		return 0, err
+	}
+	partner, rest := partners(items, b)
+	var out []Difference
+	err = inOrder(ctx, o.ReadOptions, items, func(ctx context.Context, it Item, block int64) (string, error) {
+		other, ok := b.Item(partner[it.FQN])
+		if !ok {
+			return "only in the first", nil
+		}
+		d := differ{ctx: ctx, a: a, b: b, o: &o, block: block}
+		return d.compare(it, other)
+	}, func(it Item, why string) error {
+		if why != "" {
+			out = append(out, Difference{it.FQN, why})
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	if o.Glob == "" {
+		for _, fqn := range rest {
+			out = append(out, Difference{fqn, "only in the second"})
+		}
+	}
+	slices.SortFunc(out, func(x, y Difference) int { return strings.Compare(x.FQN, y.FQN) })
+	for _, d := range out {
+		if err := emit(d); err != nil {
+			return 0, err
+		}
+	}
+	return len(items), nil
+}
+
+// partners finds for each item the name in b: the same, else one with the same plain name. rest is what b has besides.
+func partners(items []Item, b *Reader) (partner map[string]string, rest []string) {
+	exact, plain := map[string]bool{}, map[string]string{}
+	for _, it := range items {
+		exact[it.FQN] = true
+	}
+	for _, it := range b.items {
+		if !exact[it.FQN] {
+			plain[plainName(it.FQN)] = it.FQN
+		}
+	}
+	partner, taken := map[string]string{}, map[string]bool{}
+	for _, it := range items {
+		name := it.FQN
+		if _, ok := b.Item(name); !ok {
+			name = plain[plainName(name)]
+		}
+		partner[it.FQN], taken[name] = name, true
+	}
+	for _, it := range b.items {
+		if !taken[it.FQN] {
+			rest = append(rest, it.FQN)
+		}
+	}
+	return partner, rest
+}
+
+// differ compares one item.
+type differ struct {
+	ctx   context.Context
+	a, b  *Reader
+	o     *DiffOptions
+	block int64
+
+	index int64 // of the first element of the current piece
+	found mismatch
+}
+
+// mismatch gathers the elements that differ.
+type mismatch struct {
+	count    int64
+	first    int64 // flat index
+	a, b     string
+	maxULP   uint64
+	maxAbs   float64
+	nan      bool // a NaN against a number
+	elements int64
+}
+
+// compare says why two items differ, or "".
+func (d *differ) compare(x, y Item) (string, error) {
+	switch {
+	case x.Kind != y.Kind:
+		return fmt.Sprintf("kind %s and %s", x.Kind, y.Kind), nil
+	case x.Kind == KindBytes:
+		return d.objects(x.FQN, y.FQN)
+	case !slices.Equal(x.Shape, y.Shape):
+		return fmt.Sprintf("shape %v and %v", x.Shape, y.Shape), nil
+	case x.DType != y.DType:
+		return fmt.Sprintf("dtype %s and %s", x.DType, y.DType), nil
+	}
+	return d.tensors(x, y)
+}
+
+func (d *differ) objects(x, y string) (string, error) {
+	p, err := d.a.objectPickle(x)
+	if err != nil {
+		return "", err
+	}
+	q, err := d.b.objectPickle(y)
+	if err != nil || p == q {
+		return "", err
+	}
+	v, err1 := d.a.Object(x)
+	w, err2 := d.b.Object(y)
+	if err1 != nil || err2 != nil {
+		return "objects of a kind that is not read here, with other bytes", nil
+	}
+	if s, t := Repr(v), Repr(w); s != t {
+		return fmt.Sprintf("%s and %s", shorten(s), shorten(t)), nil
+	}
+	return "", nil
+}
+
+func shorten(s string) string {
+	if r := []rune(s); len(r) > 100 {
+		return string(r[:97]) + "..."
+	}
+	return s
+}
+
+func (d *differ) tensors(x, y Item) (string, error) {
+	elem := int64(x.DType.Size())
+	var buf []byte
+	for piece := range pieces(x.Shape, max(1, d.block/2/elem)) {
+		if err := d.ctx.Err(); err != nil {
+			return "", err
+		}
+		n, err := byteSize(piece.Sizes, int(elem))
+		if err != nil {
+			return "", err
+		}
+		if int64(len(buf)) < 2*n {
+			buf = make([]byte, 2*n)
+		}
+		p, q := buf[:n], buf[n:2*n]
+		if err := d.a.ReadRegion(x.FQN, piece.Offsets, piece.Sizes, p); err != nil {
+			return "", err
+		}
+		if err := d.b.ReadRegion(y.FQN, piece.Offsets, piece.Sizes, q); err != nil {
+			return "", err
+		}
+		if !bytes.Equal(p, q) {
+			d.piece(x.DType, p, q)
+		}
+		d.index += n / elem
+		report(d.o.Progress, int(n))
+	}
+	d.found.elements = d.index
+	return d.found.describe(x.DType, x.Shape), nil
+}
+
+// piece compares two runs of elements whose bytes differ somewhere.
+func (d *differ) piece(dt dtype.DType, p, q []byte) {
+	size := dt.Size()
+	for i := 0; i < len(p); i += size {
+		a, b := p[i:i+size], q[i:i+size]
+		if bytes.Equal(a, b) {
+			continue
+		}
+		x, ok := number(dt, a)
+		y, _ := number(dt, b)
+		if ok && d.close(x, y) {
+			continue
+		}
+		m := &d.found
+		if m.count == 0 {
+			m.first, m.a, m.b = d.index+int64(i/size), formatElement(dt, a), formatElement(dt, b)
+		}
+		m.count++
+		if x != x || y != y {
+			m.nan = true
+			continue
+		}
+		m.maxULP = max(m.maxULP, ulps(dt, a, b))
+		m.maxAbs = max(m.maxAbs, math.Abs(x-y))
+	}
+}
+
+// close reports whether numbers whose bytes differ count as equal.
+func (d *differ) close(x, y float64) bool {
+	if d.o.Rtol == 0 && d.o.Atol == 0 {
+		return false
+	}
+	return x != x && y != y || x == y || math.Abs(x-y) <= d.o.Atol+d.o.Rtol*math.Abs(y)
+}
+
+func (m *mismatch) describe(dt dtype.DType, shape []int64) string {
+	if m.count == 0 {
+		return ""
+	}
+	s := fmt.Sprintf("%d of %d elements differ, first at %v: %s and %s; at most %.3g apart",
+		m.count, m.elements, unflatten(m.first, shape), m.a, m.b, m.maxAbs)
+	if dt.IsFloat() {
+		s += fmt.Sprintf(", %d ulp", m.maxULP)
+	}
+	if m.nan {
+		s += ", NaN against a number"
+	}
+	return s
+}
+
+// unflatten is the index of an element by its place in row-major order.
+func unflatten(i int64, shape []int64) []int64 {
+	at := make([]int64, len(shape))
+	for d := len(shape) - 1; d >= 0; d-- {
+		at[d], i = i%shape[d], i/shape[d]
+	}
+	return at
+}

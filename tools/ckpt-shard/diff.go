@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"titan/libtitan/checkpoint"
+	"titan/libtitan/exit"
+	"titan/tools/internal/app"
+)
+
+func diffVerb() app.Verb {
+	var o checkpoint.DiffOptions
+	return app.Verb{
+		Name: "diff", Args: "A B",
+		Usage:   "compare two checkpoints, whatever their layouts; exit 4 if they differ",
+		Example: "ckpt-shard diff seed runs/step-0",
+		Flags: append(limits(&o.ReadOptions),
+			app.Number(&o.Rtol, "let elements differ by this share of the second's", "rtol"),
+			app.Number(&o.Atol, "let elements differ by this much", "atol"),
+			app.Text(&o.Glob, "compare the names that the `PATTERN` fits", "glob")),
+		Run: func(ctx context.Context, e *app.Env) error { return diff(ctx, e, o) },
+	}
+}
+
+func diff(ctx context.Context, e *app.Env, o checkpoint.DiffOptions) error {
+	if o.Rtol < 0 || o.Atol < 0 {
+		return exit.Usage.Errorf("--rtol and --atol are not negative")
+	}
+	a, err := checkpoint.Open(e.Args[0])
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	b, err := checkpoint.Open(e.Args[1])
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	defer progress(e, &o.ReadOptions, "diff", a.TensorBytes())()
+	differ := 0
+	n, err := checkpoint.Diff(ctx, a, b, o, func(d checkpoint.Difference) error {
+		differ++
+		_, err := fmt.Fprintf(e.Out, "%s: %s\n", d.FQN, d.Why)
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case differ > 0:
+		return exit.No.Errorf("%s and %s differ in %d items", e.Args[0], e.Args[1], differ)
+	}
+	_, err = fmt.Fprintf(e.Out, "equal: %d items\n", n)
+	return err
+}

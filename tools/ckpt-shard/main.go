@@ -1,0 +1,41 @@
+// Command ckpt-shard looks into checkpoints: it lists, shows, compares and verifies PyTorch's DCP folders.
+package main
+
+import (
+	"github.com/urfave/cli/v2"
+
+	"titan/libtitan/checkpoint"
+	"titan/tools/internal/app"
+)
+
+const example = `meshplan --model debugmodel | seedinit --out seed > job.json && ckpt-shard ls seed --hash
+ckpt-shard diff runs/a/step-10 runs/b/step-10 --rtol 1e-5`
+
+func main() { app.Main(tool()) }
+
+func tool() app.Tool {
+	return app.Tool{
+		Name:  "ckpt-shard",
+		Usage: "look into distributed checkpoints",
+		About: "Reads the folders that torch.distributed.checkpoint and this project's tools write, whatever their layout, " +
+			"in bounded memory. Nothing in a folder runs: its pickles are read by an allow-list.",
+		Example: example,
+		Verbs:   []app.Verb{lsVerb(), showVerb(), diffVerb(), verifyVerb()},
+	}
+}
+
+// limits are the flags of every verb.
+func limits(o *checkpoint.ReadOptions) []cli.Flag {
+	o.MaxMemory = 256 << 20
+	return []cli.Flag{
+		app.Bytes(&o.MaxMemory, "memory for buffers", "max-memory"),
+		app.Count(&o.Jobs, "read N `tensors` at a time (default: one a core)", "jobs", "j"),
+	}
+}
+
+// progress draws a bar over total bytes while the verb reads; call the function that it returns at the end.
+func progress(e *app.Env, o *checkpoint.ReadOptions, name string, total int64) (end func()) {
+	bar := e.Bytes(name, total)
+	o.Progress = bar.Add
+	return bar.Close
+}
