@@ -14,6 +14,7 @@ package cpu
 
 import (
 	"fmt"
+	"math/bits"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -30,7 +31,7 @@ type Engine struct {
 	threads int
 	k       *kernels
 	dnnl    *dnnl // nil: the built-in products
-	pool    sync.Pool
+	arenas  arenas
 }
 
 // New makes an Engine for this machine's instruction set. It fails when Options name an unknown
@@ -91,21 +92,35 @@ func (e *Engine) For(n, grain int, f func(lo, hi int)) {
 // arena is scratch memory that a kernel borrows and cuts into slices; its contents start undefined.
 type arena struct{ buf, rest []float32 }
 
-// borrow takes an arena with room for total floats, plus 16 for each of the slices cut from it.
-func (e *Engine) borrow(total, slices int) *arena {
-	a, _ := e.pool.Get().(*arena)
-	if a == nil {
-		a = &arena{}
-	}
-	total += 16 * slices
-	if len(a.buf) < total {
-		a.buf = make([]float32, total)
-	}
-	a.rest = a.buf
-	return a
+// arenas keeps what was given back, by size: element i holds arenas of 2^i floats. It is no sync.Pool because that
+// forgets at each collection, and fresh megabytes cost more in page faults than the kernels that use them.
+type arenas struct {
+	mu   sync.Mutex
+	free [bits.UintSize][]*arena
 }
 
-func (e *Engine) giveBack(a *arena) { e.pool.Put(a) }
+// borrow takes an arena with room for total floats, plus 16 for each of the slices cut from it.
+func (e *Engine) borrow(total, slices int) *arena {
+	class := bits.Len(uint(total + 16*slices))
+	e.arenas.mu.Lock()
+	defer e.arenas.mu.Unlock()
+	free := e.arenas.free[class]
+	if len(free) == 0 {
+		return newArena(make([]float32, 1<<class))
+	}
+	last := len(free) - 1
+	e.arenas.free[class] = free[:last]
+	return newArena(free[last].buf)
+}
+
+func newArena(buf []float32) *arena { return &arena{buf, buf} }
+
+func (e *Engine) giveBack(a *arena) {
+	class := bits.Len(uint(len(a.buf))) - 1
+	e.arenas.mu.Lock()
+	defer e.arenas.mu.Unlock()
+	e.arenas.free[class] = append(e.arenas.free[class], a)
+}
 
 // take cuts the next n floats; slices start on cache lines when the arena does.
 func (a *arena) take(n int) []float32 {

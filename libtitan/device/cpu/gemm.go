@@ -170,42 +170,44 @@ func (t *task[T, C]) block(bp []float32, width, p0, j0, i, j, rows, cols, depth 
 // product adds (or writes) one block of k: full tiles go to C directly, the rest through edge.
 func (t *task[T, C]) product(bp, c []float32, ldc, i, p, rows, cols, kc int, add bool) {
 	mr, nr := t.k.mr, t.k.nr
-	a, rs, ps := t.rowsOfA(i, p, rows, kc)
+	a, rs, ps, strip := t.rowsOfA(i, p, rows, kc)
 	kc = t.slots(kc)
 	for y := 0; y < cols; y += nr {
 		panel := &bp[y*kc]
 		for x := 0; x < rows; x += mr {
-			strip := at(&a[0], x*rs)
+			from := at(&a[0], x/mr*strip)
 			if x+mr <= rows && y+nr <= cols {
-				t.tile(kc, strip, rs, ps, panel, nr, 0, &c[x*ldc+y], ldc, 1, add)
+				t.tile(kc, from, rs, ps, panel, nr, 0, &c[x*ldc+y], ldc, 1, add)
 				continue
 			}
-			t.tileEdge(kc, strip, rs, ps, panel, c[x*ldc+y:], ldc, min(mr, rows-x), min(nr, cols-y), add)
+			t.tileEdge(kc, from, rs, ps, panel, c[x*ldc+y:], ldc, min(mr, rows-x), min(nr, cols-y), add)
 		}
 	}
 }
 
-// rowsOfA gives a block of op(A) and its strides. A float32 A that is not transposed is read where it lies; the others are
-// copied, and so are the rows at the lower edge, padded to whole strips.
-func (t *task[T, C]) rowsOfA(i, p, rows, kc int) (a []float32, rs, ps int) {
-	padded := roundUp(rows, t.k.mr)
-	if t.perSlot == 2 {
+// rowsOfA gives a block of op(A), the strides of its rows and of k, and the distance of its strips of mr rows. A float32 A that is
+// not transposed is read where it lies; the others are copied, and so are the rows at the lower edge, padded to whole strips.
+func (t *task[T, C]) rowsOfA(i, p, rows, kc int) (a []float32, rs, ps, strip int) {
+	mr := t.k.mr
+	padded := roundUp(rows, mr)
+	f, isF32 := any(t.a.x).([]float32)
+	switch {
+	case t.perSlot == 2:
 		rs, ps = pairRows(t.ap, any(t.a).(operand[uint16]), i, p, rows, padded, kc)
-		return t.ap, rs, ps
-	}
-	if t.a.trans {
-		if rows < padded {
-			clear(t.ap[:kc*padded])
-		}
+		return t.ap, rs, ps, mr * rs
+	case t.a.trans && isF32:
+		t.k.packStrips(t.ap, f[p*t.a.ld+i:], t.a.ld, kc, rows, mr)
+		return t.ap, 1, mr, mr * kc
+	case t.a.trans:
+		clear(t.ap[:kc*padded])
 		copyRowsWide(t.k, t.ap, padded, t.a.x[p*t.a.ld+i:], t.a.ld, kc, rows)
-		return t.ap, 1, padded
-	}
-	if f, ok := any(t.a.x).([]float32); ok && rows == padded {
-		return f[i*t.a.ld+p:], t.a.ld, 1
+		return t.ap, 1, padded, mr
+	case isF32 && rows == padded:
+		return f[i*t.a.ld+p:], t.a.ld, 1, mr * t.a.ld
 	}
 	copyRowsWide(t.k, t.ap, kc, t.a.x[i*t.a.ld+p:], t.a.ld, rows, kc)
 	clear(t.ap[rows*kc : padded*kc])
-	return t.ap, kc, 1
+	return t.ap, kc, 1, mr * kc
 }
 
 // tileEdge computes a whole tile aside and moves the rows x cols of it that exist.

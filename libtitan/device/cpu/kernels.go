@@ -25,23 +25,25 @@ type kernels struct {
 	// count pairs; each step adds both products of a pair, the order being the instruction's.
 	tilePairs tileFunc
 
-	exp2      func(y, x []float32, mul, sub float32) float32                   // y = 2^(mul*x-sub), returns the sum
-	softGrad  func(s, dp []float32, mul, sub, delta float32)                   // s = p = 2^(mul*s-sub); dp = p*(dp-delta)
-	max       func(x []float32) float32                                        // -Inf when empty
-	dot       func(x, y []float32) float32                                     // sum x*y
-	dot3      func(x, y, z []float32) float32                                  // sum x*y*z
-	scale     func(y, x []float32, s float32)                                  // y = x*s
-	scaleMul  func(y, x, w []float32, s float32)                               // y = x*s*w
-	normGrad  func(dx, dw, dy, x, w []float32, r, s float32)                   // dx = dy*w*r - x*s; dw += dy*x*r
-	rope      func(y, x, cos, sin []float32, sign float32)                     // one head: pairs (2i,2i+1), len(cos) = len(x)/2
-	silu      func(y, a, b []float32)                                          // y = a*sigmoid(a)*b
-	siluGrad  func(da, db, dy, a, b []float32)                                 //
-	add       func(y, a, b []float32)                                          // y = a+b
-	adamw     func(p, g, m, v []float32, s *adamScalars)                       //
-	widen     func(y []float32, x []uint16)                                    //
-	narrow    func(y []uint16, x []float32)                                    //
-	copyRows  func(dst []float32, dld int, src []float32, sld, rows, cols int) // dst[r*dld+c] = src[r*sld+c]
-	transpose func(dst []float32, dld int, src []float32, sld, rows, cols int) // dst[c*dld+r] = src[r*sld+c]
+	exp2     func(y, x []float32, mul, sub float32) float32                   // y = 2^(mul*x-sub), returns the sum
+	softGrad func(s, dp []float32, mul, sub, delta float32)                   // s = p = 2^(mul*s-sub); dp = p*(dp-delta)
+	max      func(x []float32) float32                                        // -Inf when empty
+	dot      func(x, y []float32) float32                                     // sum x*y
+	dot3     func(x, y, z []float32) float32                                  // sum x*y*z
+	scale    func(y, x []float32, s float32)                                  // y = x*s
+	scaleMul func(y, x, w []float32, s float32)                               // y = x*s*w
+	normGrad func(dx, dw, dy, x, w []float32, r, s float32)                   // dx = dy*w*r - x*s; dw += dy*x*r
+	rope     func(y, x, cos, sin []float32, sign float32)                     // one head: pairs (2i,2i+1), len(cos) = len(x)/2
+	silu     func(y, a, b []float32)                                          // y = a*sigmoid(a)*b
+	siluGrad func(da, db, dy, a, b []float32)                                 //
+	add      func(y, a, b []float32)                                          // y = a+b
+	adamw    func(p, g, m, v []float32, s *adamScalars)                       //
+	widen    func(y []float32, x []uint16)                                    //
+	narrow   func(y []uint16, x []float32)                                    //
+	copyRows func(dst []float32, dld int, src []float32, sld, rows, cols int) // dst[r*dld+c] = src[r*sld+c]
+	// packStrips cuts columns into strips of w, one after the other: dst[(c/w*rows+r)*w+c%w] = src[r*sld+c], zeros up to a whole strip.
+	packStrips func(dst, src []float32, sld, rows, cols, w int)
+	transpose  func(dst []float32, dld int, src []float32, sld, rows, cols int) // dst[c*dld+r] = src[r*sld+c]
 }
 
 // scalar is the portable set, and the reference that tests hold the others to.
@@ -50,7 +52,7 @@ func scalarKernels() *kernels {
 		name: "scalar", mr: 6, nr: 16, tile: tile6x16Go, tile6: tile6x16Go,
 		exp2: exp2Go, softGrad: softGradGo, max: maxGo, dot: dotGo, dot3: dot3Go, scale: scaleGo, scaleMul: scaleMulGo,
 		normGrad: normGradGo, rope: ropeGo, silu: siluGo, siluGrad: siluGradGo, add: addGo, adamw: adamwGo,
-		widen: dtype.WidenBF16, narrow: dtype.NarrowBF16, copyRows: copyRowsGo, transpose: transposeGo,
+		widen: dtype.WidenBF16, narrow: dtype.NarrowBF16, copyRows: copyRowsGo, transpose: transposeGo, packStrips: packStripsGo,
 	}
 }
 
@@ -157,6 +159,16 @@ func transposeGo(dst []float32, dld int, src []float32, sld, rows, cols int) {
 	for r := range rows {
 		for c, v := range src[r*sld:][:cols] {
 			dst[c*dld+r] = v
+		}
+	}
+}
+
+func packStripsGo(dst, src []float32, sld, rows, cols, w int) {
+	for t := 0; t < cols; t += w {
+		n := min(w, cols-t)
+		for r := range rows {
+			to := dst[(t/w*rows+r)*w:][:w]
+			clear(to[copy(to, src[r*sld+t:][:n]):])
 		}
 	}
 }

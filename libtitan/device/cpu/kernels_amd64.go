@@ -33,7 +33,7 @@ func avx2Kernels() *kernels {
 	k.scale, k.scaleMul, k.normGrad, k.rope = scaleVec, scaleMulVec, normGradVec, ropeVec
 	k.silu, k.siluGrad, k.add, k.adamw = siluVec, siluGradVec, addVec, adamwVec
 	k.widen, k.narrow = widenVec, narrowVec
-	k.copyRows, k.transpose = copyRowsVec, transposeVec
+	k.copyRows, k.transpose, k.packStrips = copyRowsVec, transposeVec, packStripsVec
 	return k
 }
 
@@ -106,6 +106,9 @@ func narrowAVX2(n int, y *uint16, x *float32)
 
 //go:noescape
 func copyRowsAVX2(rows, n int, dst *float32, dld int, src *float32, sld int)
+
+//go:noescape
+func packStripsAVX2(rows, strips, w int, dst, src *float32, sld int)
 
 //go:noescape
 func transpose8AVX2(n int, dst *float32, dld int, src *float32, sld int)
@@ -283,6 +286,16 @@ func copyRowsVec(dst []float32, dld int, src []float32, sld, rows, cols int) {
 		return
 	}
 	copyRowsAVX2(rows, cols, &dst[0], dld, &src[0], sld)
+}
+
+func packStripsVec(dst, src []float32, sld, rows, cols, w int) {
+	whole := cols / w
+	if rows > 0 && whole > 0 {
+		packStripsAVX2(rows, whole, w, &dst[0], &src[0], sld)
+	}
+	if rest := cols - whole*w; rest > 0 && rows > 0 {
+		packStripsGo(dst[whole*w*rows:], src[whole*w:], sld, rows, rest, w)
+	}
 }
 
 func transposeVec(dst []float32, dld int, src []float32, sld, rows, cols int) {

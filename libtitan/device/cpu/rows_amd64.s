@@ -597,6 +597,60 @@ copydone:
 	VZEROUPPER
 	RET
 
+// func packStripsAVX2(rows, strips, w int, dst, src *float32, sld int)
+// dst[(t*rows+r)*w+c] = src[r*sld+t*w+c] for t < strips, c < w; w is a multiple of 2 below 16.
+TEXT ·packStripsAVX2(SB), NOSPLIT, $0-48
+	MOVQ rows+0(FP), CX
+	MOVQ w+16(FP), R10
+	MOVQ dst+24(FP), DI
+	MOVQ src+32(FP), SI
+	MOVQ sld+40(FP), R9
+	SHLQ $2, R9
+	MOVQ CX, R8
+	IMULQ R10, R8
+	SHLQ $2, R8              // bytes of a strip
+
+striprow:
+	MOVQ strips+8(FP), DX
+	MOVQ SI, AX
+	MOVQ DI, BX
+
+strip:
+	MOVQ AX, R11
+	MOVQ BX, R12
+	TESTQ $8, R10
+	JZ    strip4
+	VMOVUPS (R11), Y0
+	VMOVUPS Y0, (R12)
+	ADDQ $32, R11
+	ADDQ $32, R12
+
+strip4:
+	TESTQ $4, R10
+	JZ    strip2
+	VMOVUPS (R11), X0
+	VMOVUPS X0, (R12)
+	ADDQ $16, R11
+	ADDQ $16, R12
+
+strip2:
+	TESTQ $2, R10
+	JZ    stripnext
+	MOVQ (R11), R13
+	MOVQ R13, (R12)
+
+stripnext:
+	LEAQ (AX)(R10*4), AX
+	ADDQ R8, BX
+	DECQ DX
+	JNZ  strip
+	ADDQ R9, SI
+	LEAQ (DI)(R10*4), DI
+	DECQ CX
+	JNZ  striprow
+	VZEROUPPER
+	RET
+
 // TRANSPOSE4 transposes four rows of eight: a, b, c and d become columns 0|4, 1|5, 2|6 and 3|7.
 #define TRANSPOSE4(a, b, c, d, t0, t1, t2, t3) \
 	VUNPCKLPS b, a, t0       \
