@@ -22,9 +22,17 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, "line %d: ", e.Line)
 	}
 	if e.Path != "" {
-		b.WriteString(e.Path + ": ")
+		b.WriteString(plain(e.Path) + ": ")
 	}
 	return b.String() + e.Why
+}
+
+// plain is a name as it stands, or quoted and cut where a stranger chose one that would not fit a line.
+func plain(name string) string {
+	if q := fmt.Sprintf("%.80q", name); q != `"`+name+`"` {
+		return q
+	}
+	return name
 }
 
 // ExitCode is that of bad input.
@@ -33,6 +41,9 @@ func (e *Error) ExitCode() int { return exitBadInput }
 // Nearest is the one of known that word was most likely meant to be, or "" where none is close: about a third of
 // word's letters, and at least one, may differ.
 func Nearest(word string, known []string) string {
+	if len(word) > 100 {
+		return ""
+	}
 	best, least := "", max(1, len(word)/3)+1
 	for _, k := range known {
 		if d := distance(strings.ToLower(word), strings.ToLower(k)); d < least {

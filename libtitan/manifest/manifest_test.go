@@ -103,6 +103,8 @@ func TestReadRefuses(t *testing.T) {
 		{"list for object", head + `"training": []}`, "manifest: line 1: training: want an object, got a list"},
 		{"bool", head + `"compile": {"enable": 1}}`, "manifest: line 1: compile.enable: want true or false, got 1"},
 		{"list item", head + `"compile": {"components": ["model", 1]}}`, "manifest: line 1: compile.components.1: want a string, got 1"},
+		{"odd name", head + `"a\nb": 1}`, `manifest: line 1: "a\nb": unknown section (its name may start with x-): not among schema, model, mesh, training, optimizer, lr_scheduler, activation_checkpoint, compile, float8, pipeline, checkpoint, data`},
+		{"long name", head + `"mesh": {"` + strings.Repeat("a", 1000000) + `": 1}}`, `manifest: line 1: "mesh.` + strings.Repeat("a", 75) + `": unknown field: not among world_size, dims, order`},
 		{"deep", head + `"x-a": ` + strings.Repeat("[", 100000), "manifest: line 1: is nested deeper than 64 levels"},
 		{"large", strings.Repeat(" ", maxBytes+1), "manifest: is larger than 16 MiB"},
 	} {
@@ -158,7 +160,7 @@ func TestSetDerives(t *testing.T) {
 
 func TestSetRefuses(t *testing.T) {
 	for set, want := range map[string]string{
-		"training.steps":            `manifest: set "training.steps": want section.field=value`,
+		"training.steps":            "manifest: training.steps: want section.field=value",
 		"trainig.steps=1":           "manifest: trainig.steps: unknown field: did you mean training?",
 		"training.step=1":           "manifest: training.step: unknown field: did you mean training.steps?",
 		"model.config.dims=1":       "manifest: model.config.dims: unknown field: did you mean model.config.dim?",
@@ -259,8 +261,12 @@ func FuzzSet(f *testing.F) {
 	f.Add("pipeline.stages.0.fqns=norm")
 	f.Fuzz(func(t *testing.T, assignment string) {
 		m := sample()
-		if Set(m, assignment) == nil {
-			_ = Validate(m)
+		if err := Set(m, assignment); err != nil {
+			require.NotContains(t, err.Error(), "\n")
+			return
+		}
+		if err := Validate(m); err != nil {
+			require.NotContains(t, err.Error(), "\n")
 		}
 	})
 }

@@ -42,7 +42,7 @@ func Read(r io.Reader) (*Manifest, error) {
 		return nil, err
 	}
 	if m.Schema != SchemaName {
-		return nil, &Error{Path: "schema", Why: fmt.Sprintf("want %q, got %q", SchemaName, m.Schema)}
+		return nil, &Error{Path: "schema", Why: fmt.Sprintf("want %q, got %.40q", SchemaName, m.Schema)}
 	}
 	return m, nil
 }

@@ -113,9 +113,9 @@ func (m *Manifest) checkModes(p *problems) {
 	_, err := strconv.ParseUint(ac.Option, 10, 16)
 	switch {
 	case ac.Mode == "selective" && ac.Option != "op" && err != nil:
-		p.add("activation_checkpoint.option: %q is neither op nor a number of layers", ac.Option)
+		p.add("activation_checkpoint.option: %.40q is neither op nor a number of layers", ac.Option)
 	case ac.Mode != "selective" && ac.Option != "":
-		p.add("activation_checkpoint.option: %q has no meaning for mode %s", ac.Option, ac.Mode)
+		p.add("activation_checkpoint.option: %.40q has no meaning for mode %s", ac.Option, ac.Mode)
 	}
 }
 

@@ -17,7 +17,7 @@ func Set(m *Manifest, assignments ...string) error {
 	for _, a := range assignments {
 		path, text, ok := strings.Cut(a, "=")
 		if !ok {
-			return &Error{Why: fmt.Sprintf("set %q: want section.field=value", a)}
+			return &Error{Path: path, Why: "want section.field=value"}
 		}
 		field, err := lookup(reflect.ValueOf(m).Elem(), path)
 		if err != nil {

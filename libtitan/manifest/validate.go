@@ -95,7 +95,7 @@ var required = []string{"model", "mesh", "training", "optimizer", "lr_scheduler"
 func Validate(m *Manifest) error {
 	var p problems
 	if m.Schema != SchemaName {
-		p.add("schema: want %q, got %q", SchemaName, m.Schema)
+		p.add("schema: want %q, got %.40q", SchemaName, m.Schema)
 	}
 	v := reflect.ValueOf(m).Elem()
 	for _, name := range required {
@@ -174,7 +174,7 @@ func (p *problems) choice(path string, words []string, v reflect.Value) {
 	}
 	for _, g := range got {
 		if !slices.Contains(words, g) {
-			p.add("%s: %q is not among %s", path, g, strings.Join(words, ", "))
+			p.add("%s: %.40q is not among %s", path, g, strings.Join(words, ", "))
 		}
 	}
 }

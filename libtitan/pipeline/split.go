@@ -109,7 +109,7 @@ func CheckStages(stages [][]string, numLayers int) error {
 		}
 		for _, fqn := range stage {
 			if first, again := stageOf[fqn]; again {
-				fault("%s is in stage %d and again in stage %d", fqn, first, i)
+				fault("%s is in stage %d and again in stage %d", plain(fqn), first, i)
 				continue
 			}
 			stageOf[fqn] = i
@@ -140,8 +140,16 @@ func CheckStages(stages [][]string, numLayers int) error {
 func notModule(fqn string, numLayers int) string {
 	for _, name := range Modules(numLayers) {
 		if strings.HasPrefix(fqn, name+".") {
-			return fmt.Sprintf("%s cuts inside %s: stages hold whole modules", fqn, name)
+			return fmt.Sprintf("%s cuts inside %s: stages hold whole modules", plain(fqn), name)
 		}
 	}
-	return fmt.Sprintf("%s is no module of a model of %d layers (tok_embeddings, layers.0 to layers.%d, norm, lm_head)", fqn, numLayers, numLayers-1)
+	return fmt.Sprintf("%s is no module of a model of %d layers (tok_embeddings, layers.0 to layers.%d, norm, lm_head)", plain(fqn), numLayers, numLayers-1)
+}
+
+// plain is a name as it stands, or quoted and cut where a stranger chose one that would not fit a line.
+func plain(name string) string {
+	if q := fmt.Sprintf("%.60q", name); q != `"`+name+`"` {
+		return q
+	}
+	return name
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -108,6 +109,10 @@ func (e *Env) NewManifest(edits ...func(*manifest.Manifest) error) (*manifest.Ma
 
 func (e *Env) finish(m *manifest.Manifest, edits []func(*manifest.Manifest) error) error {
 	if err := manifest.Set(m, e.common.sets...); err != nil {
+		var bad *manifest.Error
+		if errors.As(err, &bad) {
+			return exit.Usage.Errorf("--set %s: %s", bad.Path, bad.Why)
+		}
 		return err
 	}
 	for _, edit := range edits {

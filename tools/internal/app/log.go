@@ -7,25 +7,29 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-
-	"github.com/vbauerster/mpb/v8"
+	"time"
 )
 
 // screen is stderr, shared by log lines, tables and a progress bar: what is written while a bar is drawn
 // appears above it.
 type screen struct {
-	mu   sync.Mutex
-	w    io.Writer
-	bars *mpb.Progress // nil: none is drawn
+	mu  sync.Mutex
+	w   io.Writer
+	bar *Bar // nil: none is drawn
 }
 
 func (s *screen) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.bars != nil {
-		return s.bars.Write(p)
+	if s.bar == nil {
+		return s.w.Write(p)
 	}
-	return s.w.Write(p)
+	now := time.Now()
+	s.bar.drawn = now
+	if _, err := io.WriteString(s.w, clearLine+string(p)+s.bar.line(now)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 func newLogger(w io.Writer, tool, format, level string, quiet bool) *slog.Logger {
