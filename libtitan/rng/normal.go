@@ -1,9 +1,6 @@
 package rng
 
-import (
-	"math"
-	"sync"
-)
+import "math"
 
 // FillNormal writes elements start, start+1, ... of the parameter fqn into dst: normal, mean 0, standard
 // deviation std. An element takes one 32-bit word, so it lies within ±6.34 std.
@@ -45,70 +42,13 @@ type sampler struct {
 // values maps each word's top bit to the sign, and its other bits m to the tail probability p = (2m+1)/2^33,
 // strictly between 0 and 1/2.
 func (d *sampler) values(dst []float32, words []uint32) {
-	table, s := quantileTable(), *d
+	table, s := coarseTable(), *d
 	words = words[:len(dst)]
 	done := d.fastValues(dst, words, table)
 	dst, words = dst[done:], words[done:]
 	for i, w := range words {
 		v := float64(float64(2*(w&0x7fffffff)+1)*s.scale) + s.shift
-		x := min(float32(table.quantile(v)*s.std), s.cut)
+		x := min(float32(table.coarse(v)*s.std), s.cut)
 		dst[i] = math.Float32frombits(math.Float32bits(x) | w&0x80000000)
-	}
-}
-
-// segments is upperQuantile(v/2^33) for 1 <= v < 2^32 as polynomials of degree 4, one for each sixteenth of an octave of v:
-// c[0] + c[1] t + ... where t is what v has above the segment's lower end, in units of the octave.
-// Segment and t are bit fields of v, so that a value costs a look-up and four products, and no branch.
-type segments [32 * perOctave][8]float64
-
-// perOctave and the degree keep the error under 2^-32, and under 2^-28 of any value over 1e-3. Eight
-// coefficients' room, of which five are used, keeps a segment in one cache line.
-const (
-	subBits   = 4
-	perOctave = 1 << subBits
-	degree    = 4
-)
-
-func (t *segments) quantile(v float64) float64 {
-	const fieldBits = 52 - subBits
-	b := math.Float64bits(v)
-	c := &t[(b>>fieldBits-1023<<subBits)%(32*perOctave)]
-	x := math.Float64frombits(b&(1<<fieldBits-1)|1023<<52) - 1
-	return float64((float64((float64((float64(c[4]*x)+c[3])*x)+c[2])*x)+c[1])*x) + c[0]
-}
-
-// quantileTable fits the segments' polynomials, once.
-var quantileTable = sync.OnceValue(func() *segments {
-	t := new(segments)
-	for i := range t {
-		octave := math.Float64frombits(uint64(1023+i/perOctave) << 52)
-		from := float64(i%perOctave) / perOctave
-		fit(&t[i], func(x float64) float64 {
-			return upperQuantile(octave * (1 + from + x) / 0x1p33)
-		})
-	}
-	return t
-})
-
-// fit sets c to the polynomial that equals f at the Chebyshev points of [0, 1/perOctave].
-func fit(c *[8]float64, f func(float64) float64) {
-	// cos((2k+1)pi/10): the roots of the Chebyshev polynomial of degree 5.
-	roots := [degree + 1]float64{-0.9510565162951535, -0.5877852522924731, 0, 0.5877852522924731, 0.9510565162951535}
-	var x, d [degree + 1]float64
-	for i, r := range roots {
-		x[i] = (1 + r) / 2 / perOctave
-		d[i] = f(x[i])
-	}
-	for k := 1; k <= degree; k++ { // Newton's divided differences
-		for i := degree; i >= k; i-- {
-			d[i] = float64(d[i]-d[i-1]) / float64(x[i]-x[i-k])
-		}
-	}
-	c[0] = d[degree]
-	for k := degree - 1; k >= 0; k-- { // c = c * (t - x[k]) + d[k]
-		for i := degree - k; i > 0; i-- {
-			c[i] = c[i-1] - float64(c[i]*x[k])
-		}
-		c[0] = d[k] - float64(c[0]*x[k])
 	}
 }

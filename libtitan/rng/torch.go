@@ -82,20 +82,23 @@ func unit(w uint32) float32   { return float32(w&0xffffff) * 0x1p-24 }
 func unit64(w uint64) float64 { return float64(w&(1<<53-1)) * 0x1p-53 }
 func bf16(x float32) float32  { return dtype.F32(dtype.BF16(x)) }
 
-// fma32 is a*b+c with one rounding. The product is exact in float64; the sum is rounded to odd there, which
-// makes the second rounding right (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+// fma32 is a*b+c with one rounding. The product is exact in float64. The sum is rounded there and again to float32,
+// which can go wrong only if the first rounding ends on the middle between two float32.
 func fma32(a, b, c float32) float32 {
-	p, d := float64(float64(a)*float64(b)), float64(c)
-	s := p + d
-	v := s - p
-	if e := (p - (s - v)) + (d - v); e != 0 {
-		if b := math.Float64bits(s); b&1 == 0 {
-			if e > 0 == (s > 0) {
-				s = math.Float64frombits(b + 1)
-			} else {
-				s = math.Float64frombits(b - 1)
-			}
-		}
+	p := float64(a) * float64(b)
+	s := p + float64(c)
+	if math.Float64bits(s)&(1<<29-1) != 1<<28 {
+		return float32(s)
+	}
+	return roundMiddle(s, p, float64(c))
+}
+
+// roundMiddle rounds a+b to float32 where s, the sum as float64, lies in the middle: the part that s lost decides
+// (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+func roundMiddle(s, a, b float64) float32 {
+	v := s - a
+	if lost := (a - (s - v)) + (b - v); lost != 0 {
+		s = math.Nextafter(s, math.Copysign(math.Inf(1), lost))
 	}
 	return float32(s)
 }
@@ -147,10 +150,16 @@ func (t *truncated) value(w uint32) float32 {
 
 // erfinv is the inverse error function for |x| <= 1.
 func erfinv(x float64) float64 {
-	if math.Abs(x) == 1 {
+	y := math.Abs(x)
+	switch p := (1 - y) / 2; {
+	case y == 1:
 		return math.Copysign(math.Inf(1), x)
+	case y < 0x1p-5 || y > 1-0x1p-24: // the table is precise to its largest values, and begins at 2^-33
+		y = upperQuantile(p)
+	default:
+		y = fineTable().fine(p * 0x1p33)
 	}
-	return math.Copysign(upperQuantile((1-math.Abs(x))/2)/math.Sqrt2, x)
+	return math.Copysign(y/math.Sqrt2, x)
 }
 
 func normalCDF(z float64) float64 {
