@@ -1,7 +1,9 @@
 package data
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sort"
 
@@ -89,7 +91,9 @@ func readBytes(dst []int32, f source, offset int64) error {
 		return changed(f)
 	}
 	buf := make([]byte, len(dst))
-	if _, err := file.ReadAt(buf, offset); err != nil {
+	if _, err := file.ReadAt(buf, offset); errors.Is(err, io.EOF) {
+		return changed(f)
+	} else if err != nil {
 		return fmt.Errorf("data: %s: %w", f.path, err)
 	}
 	for i, c := range buf {

@@ -33,7 +33,7 @@ type Options struct {
 	SeqLen    int
 	Seed      uint64
 	Shuffle   bool
-	MaxMemory int64 // bytes of tokens held in memory, beyond it they go to a temporary file; 0: 1 GiB
+	MaxMemory int64 // bytes of tokens held in memory, beyond it they go to a temporary file ($TMPDIR); 0: 1 GiB
 }
 
 // Dataset is an endless sequence of rows. Its methods may be called from several goroutines at once.

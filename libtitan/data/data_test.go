@@ -307,3 +307,10 @@ func TestOpenStopsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, int(exit.Interrupted), exit.Code(err))
 }
+
+func TestNoPlaceForTheTemporaryFile(t *testing.T) {
+	o := Options{Paths: []string{tenDocuments(t)}, Tokenizer: slowTok{byteTok(t)}, SeqLen: 4, MaxMemory: 1}
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
+	_, err := Open(context.Background(), o)
+	require.ErrorIs(t, err, os.ErrNotExist)
+}

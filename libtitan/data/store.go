@@ -81,7 +81,7 @@ func (s *store) spill() error {
 	}
 	for _, chunk := range s.chunks {
 		if _, err := s.file.Write(chunk); err != nil {
-			return fmt.Errorf("data: tokens beyond --max-memory go to a temporary file: %w", err)
+			return fmt.Errorf("data: temporary file for tokens: %w", err)
 		}
 	}
 	s.chunks = nil

@@ -2,7 +2,6 @@ package data
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 
@@ -61,10 +60,15 @@ func tokenize(ctx context.Context, files []source, o Options) (stream, error) {
 		})
 	}
 	g.Go(func() error { return storeAll(ctx, s, order) })
-	if err := g.Wait(); err != nil {
-		return nil, errors.Join(err, s.close())
+	err := g.Wait()
+	if err == nil {
+		err = s.finish()
 	}
-	return s, s.finish()
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // readAll sends the documents of files, batched, to the workers and, in the same order, to the store.
