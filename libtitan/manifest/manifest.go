@@ -26,7 +26,7 @@ type Manifest struct {
 
 // Model is the architecture, every dimension explicit.
 type Model struct {
-	Family        string      `json:"family"` // llama3
+	Family        string      `json:"family"` // the architecture: llama3
 	Flavor        string      `json:"flavor"` // a preset's name, or "custom"
 	Config        ModelConfig `json:"config"`
 	NumParams     int64       `json:"num_params"`      // of the whole model, a tied head counted once

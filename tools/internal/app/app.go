@@ -115,7 +115,7 @@ func build(t Tool, env *Env) *cli.App {
 	a.Flags, a.Action = env.bind(t.root())
 	for _, v := range t.Verbs {
 		c := &cli.Command{
-			Name: v.Name, Usage: v.Usage, ArgsUsage: v.Args, HelpName: t.Name + " " + v.Name, Hidden: v.hidden,
+			Name: v.Name, Usage: v.Usage, ArgsUsage: v.Args, Hidden: v.hidden,
 			Description:        description("", v.Example),
 			HideHelpCommand:    true,
 			CustomHelpTemplate: helpTemplate,

@@ -132,7 +132,9 @@ func TestHelpGoesToStdout(t *testing.T) {
 		require.Contains(t, out, "--tp N", args)
 		require.Contains(t, out, "--quiet", args)
 	}
-	_, out, _ := new(fake).exec("", "--help")
+	_, out, _ := new(fake).exec("", "help", "show")
+	require.True(t, strings.HasPrefix(out, "fake show - show one\n\nUSAGE:\n   fake show [flags] DIR [FQN]\n"), out)
+	_, out, _ = new(fake).exec("", "--help")
 	require.Contains(t, out, "fake --tp 2 | other")
 	require.Contains(t, out, "(default: 1)")
 	require.NotContains(t, out, "man page")

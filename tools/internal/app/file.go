@@ -1,6 +1,7 @@
 package app
 
 import (
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -22,7 +23,7 @@ func WriteFile(path string, write func(io.Writer) error) (err error) {
 			return writeTo(path, os.O_WRONLY, 0, write)
 		}
 	}
-	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
+	temp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.tmp", filepath.Base(path), os.Getpid()))
 	defer func() {
 		if err != nil {
 			os.Remove(temp)
