@@ -118,7 +118,7 @@ func (g *Torch) TruncNormalBF16(dst []uint16, mean, std, a, b float64) {
 	lo, hi := normalCDF((a-mean)/std), normalCDF((b-mean)/std)
 	g.UniformBF16(dst, 2*lo-1, 2*hi-1)
 	for i, u := range dst {
-		x := bf16(float32(erfinv(float64(dtype.F32(u)))))
+		x := bf16(float32(erfinv(float64(dtype.F32(u)), fineTable())))
 		x = bf16(x * float32(std*math.Sqrt2))
 		x = bf16(x + float32(mean))
 		dst[i] = dtype.BF16(min(max(x, float32(a)), float32(b)))
@@ -129,15 +129,16 @@ func (g *Torch) TruncNormalBF16(dst []uint16, mean, std, a, b float64) {
 type truncated struct {
 	uniform           uniform
 	scale, mean, a, b float32
+	table             *segments // fineTable
 }
 
 func newTruncated(mean, std, a, b float64) truncated {
 	lo, hi := normalCDF((a-mean)/std), normalCDF((b-mean)/std)
-	return truncated{newUniform(2*lo-1, 2*hi-1), float32(std * math.Sqrt2), float32(mean), float32(a), float32(b)}
+	return truncated{newUniform(2*lo-1, 2*hi-1), float32(std * math.Sqrt2), float32(mean), float32(a), float32(b), fineTable()}
 }
 
 func (t *truncated) value(w uint32) float32 {
-	x := float32(erfinv(float64(t.uniform.value(w))))
+	x := float32(erfinv(float64(t.uniform.value(w)), t.table))
 	x = float32(x*t.scale) + t.mean
 	if x < t.a {
 		return t.a
@@ -148,8 +149,8 @@ func (t *truncated) value(w uint32) float32 {
 	return x
 }
 
-// erfinv is the inverse error function for |x| <= 1.
-func erfinv(x float64) float64 {
+// erfinv is the inverse error function for |x| <= 1, by [fineTable].
+func erfinv(x float64, fine *segments) float64 {
 	y := math.Abs(x)
 	switch p := (1 - y) / 2; {
 	case y == 1:
@@ -157,9 +158,9 @@ func erfinv(x float64) float64 {
 	case y < 0x1p-5 || y > 1-0x1p-24: // the table is precise to its largest values, and begins at 2^-33
 		y = upperQuantile(p)
 	default:
-		y = fineTable().fine(p * 0x1p33)
+		y = fine.fine(p * 0x1p33)
 	}
-	return math.Copysign(y/math.Sqrt2, x)
+	return math.Copysign(y*(1/math.Sqrt2), x)
 }
 
 func normalCDF(z float64) float64 {
