@@ -65,8 +65,8 @@ func Canonical(name string) (string, error) {
 	return "", fmt.Errorf("schedule %q is not among %s", name, strings.Join(Names(), ", "))
 }
 
-// maxActions bounds a schedule: 1024 stages of 4096 microbatches.
-const maxActions = 1 << 23
+// maxActions bounds a schedule: 64 stages of 8192 microbatches.
+const maxActions = 1 << 20
 
 // Build makes the schedule called name, in any case, for pp ranks. Any number of microbatches will do, fewer than
 // stages too: the ranks then wait longer.

@@ -35,7 +35,7 @@ func TestBuild(t *testing.T) {
 	_, err = Build("GPipe", 2, 0)
 	require.EqualError(t, err, "schedule GPipe: 2 pipeline ranks and 0 microbatches: both must be at least 1")
 	_, err = Build("GPipe", 1<<20, 1<<20)
-	require.ErrorContains(t, err, "make more than 8388608 actions")
+	require.ErrorContains(t, err, "make more than 1048576 actions")
 }
 
 // Fewer microbatches than stages is slow, not wrong: no hang, and the idle share that arithmetic gives.
