@@ -3,7 +3,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 )
 
 // Check proves that s can be run and does all the work: every stage is on one rank, takes each microbatch forward
@@ -19,41 +19,61 @@ func Check(s *Schedule) error {
 	return err
 }
 
-// place is where an action stands.
+// place is where an action stands; column is one more, so that the zero place is nowhere.
 type place struct{ rank, column int }
 
-// find maps every action to its place.
-func find(s *Schedule) map[Action]place {
-	at := map[Action]place{}
+// places holds the place of every action that s could have. Actions must be in range.
+type places struct {
+	s  *Schedule
+	at []place // by stage, microbatch and kind
+}
+
+const kinds = "FBIW"
+
+func newPlaces(s *Schedule) places {
+	return places{s, make([]place, len(kinds)*s.NumStages*s.NumMicrobatches)}
+}
+
+func (p places) of(a Action) *place {
+	return &p.at[(a.Stage*p.s.NumMicrobatches+a.Microbatch)*len(kinds)+strings.IndexByte(kinds, byte(a.Kind))]
+}
+
+// inRange says what of s cannot be looked up in a table.
+func inRange(s *Schedule) error {
+	if s.NumStages < 0 || s.NumMicrobatches < 0 || s.NumStages > maxActions || s.NumMicrobatches > maxActions || s.NumStages*s.NumMicrobatches > maxActions {
+		return fmt.Errorf("%d stages of %d microbatches are more than %d actions", s.NumStages, s.NumMicrobatches, maxActions)
+	}
 	for rank, actions := range s.Ranks {
 		for column, a := range actions {
-			at[a] = place{rank, column}
+			if a.Stage < 0 || a.Stage >= s.NumStages || a.Microbatch < 0 || a.Microbatch >= s.NumMicrobatches {
+				return fmt.Errorf("rank %d, column %d: %v: there are %d stages and %d microbatches", rank, column, a, s.NumStages, s.NumMicrobatches)
+			}
+			if strings.IndexByte(kinds, byte(a.Kind)) < 0 {
+				return fmt.Errorf("rank %d, column %d: %v: kind %c is none of F, B, I, W", rank, column, a, a.Kind)
+			}
 		}
 	}
-	return at
+	return nil
 }
 
 // checkActions looks at each action by itself, and for two of a kind.
 func checkActions(s *Schedule) error {
-	seen := map[Action]place{}
+	if err := inRange(s); err != nil {
+		return err
+	}
+	seen := newPlaces(s)
 	rankOf := map[int]int{}
 	for rank, actions := range s.Ranks {
 		for column, a := range actions {
-			where := fmt.Sprintf("rank %d, column %d: %v", rank, column, a)
-			if a.Stage < 0 || a.Stage >= s.NumStages || a.Microbatch < 0 || a.Microbatch >= s.NumMicrobatches {
-				return fmt.Errorf("%s: there are %d stages and %d microbatches", where, s.NumStages, s.NumMicrobatches)
-			}
-			if !slices.Contains([]Kind{Forward, Backward, InputGrad, WeightGrad}, a.Kind) {
-				return fmt.Errorf("%s: kind %c is none of F, B, I, W", where, a.Kind)
-			}
 			if first, ok := rankOf[a.Stage]; ok && first != rank {
-				return fmt.Errorf("%s: stage %d is on rank %d too", where, a.Stage, first)
+				return fmt.Errorf("rank %d, column %d: %v: stage %d is on rank %d too", rank, column, a, a.Stage, first)
 			}
 			rankOf[a.Stage] = rank
-			if first, again := seen[a]; again {
-				return fmt.Errorf("%s: done before, in column %d", where, first.column)
+			p := seen.of(a)
+			if p.column > 0 {
+				return fmt.Errorf("rank %d, column %d: %v: done before, in column %d", rank, column, a, p.column-1)
 			}
-			seen[a] = place{rank, column}
+			*p = place{rank, column + 1}
 		}
 	}
 	return nil
@@ -61,7 +81,12 @@ func checkActions(s *Schedule) error {
 
 // checkOrder looks at the actions of one stage and microbatch: F, then B, or I and W.
 func checkOrder(s *Schedule) error {
-	at := find(s)
+	at := newPlaces(s)
+	for rank, actions := range s.Ranks {
+		for column, a := range actions {
+			*at.of(a) = place{rank, column + 1}
+		}
+	}
 	var faults []error
 	for stage := range s.NumStages {
 		for m := range s.NumMicrobatches {
@@ -83,10 +108,11 @@ func joined(errs []error) error {
 	return fmt.Errorf("%w; %w", errs[0], joined(errs[1:]))
 }
 
-func checkOne(at map[Action]place, stage, m int) error {
+func checkOne(at places, stage, m int) error {
 	get := func(k Kind) (place, bool) {
-		p, ok := at[Action{stage, k, m}]
-		return p, ok
+		p := *at.of(Action{stage, k, m})
+		p.column--
+		return p, p.column >= 0
 	}
 	f, hasF := get(Forward)
 	b, hasB := get(Backward)

@@ -122,8 +122,20 @@ func TestCheckRefuses(t *testing.T) {
 		{"unknown microbatch", parse(1, 1, "0F0 0B0 0F1"), "schedule test: rank 0, column 2: 0F1: there are 1 stages and 1 microbatches"},
 		{"unlike orders", parse(2, 2, "0F0 0F1 0B0 0B1", "1F1 1F0 1B0 1B1"), "schedule test: rank 0 sends 0F0 when rank 1 waits for 0F1: send in the order in which they are taken"},
 		{"deadlock", parse(2, 2, "0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"), "schedule test: deadlock: rank 0, column 1: 0B0 waits for 1B0; rank 1, column 1: 1F1 waits for 0F1"},
+		{"vast", parse(1<<40, 1<<40), "schedule test: 1099511627776 stages of 1099511627776 microbatches are more than 1048576 actions"},
 		{"many", parse(2, 2), "schedule test: stage 0, microbatch 0 has no forward; stage 0, microbatch 1 has no forward; stage 1, microbatch 0 has no forward"},
 	} {
 		t.Run(c.name, func(t *testing.T) { require.EqualError(t, Check(c.s), c.want) })
+	}
+}
+
+func TestSimulateRefusesWhatItCannotLookUp(t *testing.T) {
+	for want, s := range map[string]*Schedule{
+		"schedule test: rank 0, column 1: 3F0: there are 1 stages and 1 microbatches": parse(1, 1, "0F0 3F0"),
+		"schedule test: rank 0, column 0: 0X0: kind X is none of F, B, I, W":          parse(1, 1, "0X0"),
+		"schedule test: deadlock: rank 0, column 0: 1F0 waits for 0F0":                parse(2, 1, "1F0"),
+	} {
+		_, err := Simulate(s)
+		require.EqualError(t, err, want)
 	}
 }

@@ -17,7 +17,10 @@ type Timeline struct {
 // arrived; a result is kept for its taker, so that sending never waits. The error says who waits for what when
 // nobody can go on.
 func Simulate(s *Schedule) (*Timeline, error) {
-	end := map[Action]int{} // an I is entered as the B whose place it takes
+	if err := inRange(s); err != nil {
+		return nil, fmt.Errorf("schedule %s: %w", s.Name, err)
+	}
+	end := newEnds(s)
 	next := make([]int, len(s.Ranks))
 	free := make([]int, len(s.Ranks))
 	t := &Timeline{Start: make([][]int, len(s.Ranks))}
@@ -30,12 +33,12 @@ func Simulate(s *Schedule) (*Timeline, error) {
 		for rank, actions := range s.Ranks {
 			for next[rank] < len(actions) {
 				a := actions[next[rank]]
-				start, ok := ready(a, free[rank], end, s.NumStages)
+				start, ok := end.ready(a, free[rank])
 				if !ok {
 					break
 				}
 				free[rank] = start + 1
-				end[entered(a)] = start + 1
+				*end.of(a) = start + 1
 				t.Start[rank] = append(t.Start[rank], start)
 				t.Makespan = max(t.Makespan, start+1)
 				next[rank]++
@@ -45,7 +48,7 @@ func Simulate(s *Schedule) (*Timeline, error) {
 		}
 	}
 	if done < total {
-		return nil, deadlock(s, next, end)
+		return nil, deadlock(s, next)
 	}
 	if t.Makespan > 0 {
 		ticks := len(s.Ranks) * t.Makespan
@@ -55,24 +58,37 @@ func Simulate(s *Schedule) (*Timeline, error) {
 	return t, nil
 }
 
-func entered(a Action) Action {
-	if a.Kind == InputGrad {
-		a.Kind = Backward
+// ends holds the tick at which each action ended, 0 for one that has not run. An I stands in for the B whose
+// place it takes.
+type ends struct {
+	s  *Schedule
+	at []int // by stage, microbatch, and F, B or I, W
+}
+
+func newEnds(s *Schedule) ends { return ends{s, make([]int, 3*s.NumStages*s.NumMicrobatches)} }
+
+func (e ends) of(a Action) *int {
+	kind := 0
+	switch a.Kind {
+	case Backward, InputGrad:
+		kind = 1
+	case WeightGrad:
+		kind = 2
 	}
-	return a
+	return &e.at[3*(a.Stage*e.s.NumMicrobatches+a.Microbatch)+kind]
 }
 
 // ready is the first tick from earliest at which a can start, false if what it needs has not been made yet.
-func ready(a Action, earliest int, end map[Action]int, numStages int) (start int, ok bool) {
-	prev, waits := needs(a, numStages)
+func (e ends) ready(a Action, earliest int) (start int, ok bool) {
+	prev, waits := needs(a, e.s.NumStages)
 	if !waits {
 		return earliest, true
 	}
-	arrived, ok := end[prev]
-	return max(earliest, arrived), ok
+	arrived := *e.of(prev)
+	return max(earliest, arrived), arrived > 0
 }
 
-func deadlock(s *Schedule, next []int, end map[Action]int) error {
+func deadlock(s *Schedule, next []int) error {
 	var waits []string
 	for rank, actions := range s.Ranks {
 		if next[rank] < len(actions) {
