@@ -7,8 +7,8 @@ const (
 	blockM = 48  // rows of C in a task; a multiple of every mr. blockM x blockK of A stays in L2
 	blockN = 512 // columns of C in a task; a multiple of every nr
 
-	narrowN   = 128 // columns of C in a task where tasks of blockN would be fewer than manyTasks, too few to share evenly
-	manyTasks = 32
+	manyTasks  = 32 // a product with fewer tasks of blockM x blockN is cut finer, to be shared evenly
+	packPanels = 8  // panels of B packed in a task
 
 	packK = 4096 // at most packK x packN of B is packed at a time: 16 MiB
 	packN = 1024
@@ -78,38 +78,40 @@ func (g *gemm[T, C]) run(m, n, k int, accumulate bool) {
 // columns, the rows one after the other, nr wide, zeros beyond cols.
 func (g *gemm[T, C]) packB(dst []float32, p0, j0, depth, cols int) {
 	nr := g.e.k.nr
-	panels := (cols + nr - 1) / nr
-	blocks := (depth + blockK - 1) / blockK
-	g.e.For(blocks*panels, 8, func(lo, hi int) {
-		s := g.e.borrow(scratchFor[T](nr*blockK), 1)
-		defer g.e.giveBack(s)
-		wide := s.take(scratchFor[T](nr * blockK))
+	width, group := roundUp(cols, nr), packPanels*nr
+	blocks, groups := (depth+blockK-1)/blockK, (cols+group-1)/group
+	g.e.For(blocks*groups, 1, func(lo, hi int) {
+		ar := g.e.borrow(scratchFor[T](nr*blockK), 1)
+		defer g.e.giveBack(ar)
+		wide := ar.take(scratchFor[T](nr * blockK))
 		for t := lo; t < hi; t++ {
-			p, j := t/panels*blockK, t%panels*nr
-			kc, w := min(blockK, depth-p), min(nr, cols-j)
+			p, j := t/groups*blockK, t%groups*group
+			kc, w := min(blockK, depth-p), min(group, cols-j)
 			steps := g.slots(kc)
-			out := dst[g.slots(p)*panels*nr+j*steps:][:steps*nr]
-			if g.perSlot == 2 {
-				packPairs(g.e.k, out, wide, any(g.b).(operand[uint16]), p0+p, j0+j, kc, w)
-			} else {
-				packPanel(g.e.k, out, wide, g.b, p0+p, j0+j, kc, w)
-			}
+			g.packGroup(dst[g.slots(p)*width+j*steps:][:steps*roundUp(w, nr)], wide, p0+p, j0+j, kc, w)
 		}
 	})
 }
 
-// packPanel copies kc rows and w <= nr columns of op(B) from (p,j) on; wide is scratch for bfloat16.
-func packPanel[T elem](k *kernels, out, wide []float32, b operand[T], p, j, kc, w int) {
-	nr := k.nr
-	if w < nr {
-		clear(out)
+// packGroup copies kc rows and w columns of op(B) from (p,j) on; wide is scratch for bfloat16.
+func (g *gemm[T, C]) packGroup(out, wide []float32, p, j, kc, w int) {
+	k, b := g.e.k, g.b
+	size := g.slots(kc) * k.nr
+	for x := 0; x < w; x += k.nr {
+		panel, n := out[x/k.nr*size:][:size], min(k.nr, w-x)
+		if n < k.nr {
+			clear(panel)
+		}
+		switch {
+		case g.perSlot == 2:
+			packPairs(k, panel, wide, any(b).(operand[uint16]), p, j+x, kc, n)
+		case b.trans:
+			src, stride := rowsWide(k, wide, b.x[(j+x)*b.ld+p:], b.ld, n, kc)
+			k.transpose(panel, k.nr, src, stride, n, kc)
+		default:
+			copyRowsWide(k, panel, k.nr, b.x[p*b.ld+j+x:], b.ld, kc, n)
+		}
 	}
-	if !b.trans {
-		copyRowsWide(k, out, nr, b.x[p*b.ld+j:], b.ld, kc, w)
-		return
-	}
-	src, stride := rowsWide(k, wide, b.x[j*b.ld+p:], b.ld, w, kc)
-	k.transpose(out, nr, src, stride, w, kc)
 }
 
 // rowsWide gives rows of cols elements, ld apart, as float32: in place, or widened into buf. It returns their new distance.
@@ -126,7 +128,7 @@ func (g *gemm[T, C]) tasks(bp []float32, p0, j0, m, depth, cols int, add bool) {
 	k := g.e.k
 	down, span := (m+blockM-1)/blockM, blockN
 	if down*cols < manyTasks*blockN {
-		span = narrowN
+		span = blockN / 4
 	}
 	across := (cols + span - 1) / span
 	g.e.For(down*across, 1, func(lo, hi int) {

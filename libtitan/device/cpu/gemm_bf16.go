@@ -35,12 +35,9 @@ func bf16Of(x []float32) []uint16 {
 	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x))
 }
 
-// packPairs is packPanel for pairs: out's row s holds elements 2s and 2s+1 of each column side by side.
+// packPairs fills a panel of B with pairs, w <= nr columns from (p,j) on: row s holds elements 2s and 2s+1 of each column side by side.
 func packPairs(k *kernels, out, scratch []float32, b operand[uint16], p, j, kc, w int) {
 	nr := k.nr
-	if w < nr {
-		clear(out)
-	}
 	if !b.trans {
 		for s := 0; 2*s < kc; s++ {
 			b.interleave(bf16Of(out[s*nr:][:w]), p+2*s, j, w, p+kc)

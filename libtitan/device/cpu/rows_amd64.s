@@ -598,7 +598,7 @@ copydone:
 	RET
 
 // func packStripsAVX2(rows, strips, w int, dst, src *float32, sld int)
-// dst[(t*rows+r)*w+c] = src[r*sld+t*w+c] for t < strips, c < w; w is a multiple of 2 below 16.
+// dst[(t*rows+r)*w+c] = src[r*sld+t*w+c] for t < strips, c < w; w is even.
 TEXT ·packStripsAVX2(SB), NOSPLIT, $0-48
 	MOVQ rows+0(FP), CX
 	MOVQ w+16(FP), R10
@@ -616,31 +616,35 @@ striprow:
 	MOVQ DI, BX
 
 strip:
-	MOVQ AX, R11
 	MOVQ BX, R12
-	TESTQ $8, R10
-	JZ    strip4
-	VMOVUPS (R11), Y0
+	MOVQ R10, R11
+	SUBQ $8, R11
+	JLT  strip4
+
+strip8:
+	VMOVUPS (AX), Y0
 	VMOVUPS Y0, (R12)
-	ADDQ $32, R11
+	ADDQ $32, AX
 	ADDQ $32, R12
+	SUBQ $8, R11
+	JGE  strip8
 
 strip4:
 	TESTQ $4, R10
 	JZ    strip2
-	VMOVUPS (R11), X0
+	VMOVUPS (AX), X0
 	VMOVUPS X0, (R12)
-	ADDQ $16, R11
+	ADDQ $16, AX
 	ADDQ $16, R12
 
 strip2:
 	TESTQ $2, R10
 	JZ    stripnext
-	MOVQ (R11), R13
+	MOVQ (AX), R13
 	MOVQ R13, (R12)
+	ADDQ $8, AX
 
 stripnext:
-	LEAQ (AX)(R10*4), AX
 	ADDQ R8, BX
 	DECQ DX
 	JNZ  strip
