@@ -36,7 +36,7 @@ lint: ## gofmt, vet, staticcheck
 	$(GO) tool staticcheck ./...
 
 golden: ## rewrite the golden parts of the scripts
-	$(GO) test ./tools/... -update
+	$(GO) test $(addprefix ./tools/,$(TOOLS)) -u
 
 fuzz: ## run every fuzz target for FUZZ (60s)
 	@for pkg in $$($(GO) list ./libtitan/...); do \

@@ -21,7 +21,7 @@ func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w io.Writer) e
 	}
 	defer r.close()
 	if r.train, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {
-		return fmt.Errorf("data: %w", err)
+		return err
 	}
 	defer r.train.Close()
 	if err := r.checkResume(); err != nil {

@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"fmt"
 
 	"titan/libtitan/comm"
 	"titan/libtitan/comm/local"
@@ -80,7 +79,7 @@ func Eval(ctx context.Context, m *manifest.Manifest, steps int, o Options) (Eval
 	}
 	defer r.close()
 	if r.held, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, false); err != nil {
-		return Evaluation{}, fmt.Errorf("data: %w", err)
+		return Evaluation{}, err
 	}
 	defer r.held.Close()
 	out := Evaluation{Step: r.start.Step}

@@ -3,6 +3,7 @@ package train
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"unsafe"
 
 	"titan/libtitan/checkpoint"
@@ -32,6 +33,9 @@ func (r *run) find(c *manifest.Checkpoint) (*checkpoint.Reader, position, error)
 		dir = c.InitialLoadPath
 	}
 	reader, err := checkpoint.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = exit.Input.Errorf("checkpoint %s: there is none", dir)
+	}
 	if err != nil {
 		return nil, position{}, err
 	}

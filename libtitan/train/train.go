@@ -39,7 +39,7 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 	}
 	defer r.close()
 	if r.train, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {
-		return fmt.Errorf("data: %w", err)
+		return err
 	}
 	defer r.train.Close()
 	if len(m.Data.ValidationPaths) > 0 && m.Data.ValidationInterval > 0 {

@@ -47,7 +47,7 @@ type flags struct {
 	paths, exclude, held           []string
 	checkpoint                     manifest.Checkpoint
 	data                           manifest.Data
-	steps                          int
+	steps, loadStep                int
 	seed                           uint64
 	dtype, device, engine, metrics string
 	dryRun                         bool
@@ -62,7 +62,7 @@ func (f *flags) job() []cli.Flag {
 		app.Texts(&f.exclude, "leave out what `GLOB` matches (repeatable)", "exclude"),
 		app.Text(&f.data.Tokenizer, "byte, or a Hugging Face tokenizer.json `FILE`", "tokenizer"),
 		app.Text(&f.checkpoint.Folder, "`DIR` of the step-N folders", "checkpoint-dir"),
-		app.Count(&f.checkpoint.LoadStep, "start from `step` N of the folder instead of the newest", "load-step"),
+		app.Count(&f.loadStep, "start from `step` N of the folder instead of the newest", "load-step"),
 		app.Text(&f.checkpoint.InitialLoadPath, "start from the weights in `DIR` where the folder has no step", "initial-load-path"),
 		app.Choice(&f.dtype, []string{"float32", "bfloat16"}, "type computed in", "dtype"),
 		app.Choice(&f.device, []string{"cpu"}, "device", "device"),
@@ -120,7 +120,7 @@ func (f *flags) apply(e *app.Env) func(*manifest.Manifest) error {
 			{"validation-steps", func() { m.Data.ValidationSteps = f.data.ValidationSteps }},
 			{"checkpoint-dir", func() { m.Checkpoint.Folder = f.checkpoint.Folder }},
 			{"checkpoint-interval", func() { m.Checkpoint.Interval = f.checkpoint.Interval }},
-			{"load-step", func() { m.Checkpoint.LoadStep = &f.checkpoint.LoadStep }},
+			{"load-step", func() { m.Checkpoint.LoadStep = &f.loadStep }},
 			{"initial-load-path", func() { m.Checkpoint.InitialLoadPath = f.checkpoint.InitialLoadPath }},
 			{"dtype", func() { m.Training.MixedPrecisionParam = f.dtype }},
 			{"steps", func() { m.Training.Steps = f.steps }},

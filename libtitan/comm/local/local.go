@@ -18,7 +18,14 @@ func Run(ctx context.Context, size int, f func(ctx context.Context, c comm.Comm)
 	w := &world{size: size, boxes: map[address]chan []byte{}}
 	g, ctx := errgroup.WithContext(ctx)
 	for r := range size {
-		g.Go(func() error { return f(ctx, &rank{w, r}) })
+		g.Go(func() (err error) {
+			defer func() {
+				if v := recover(); v != nil {
+					err = exit.Bug.Errorf("rank %d: bug: %v (please report this)", r, v)
+				}
+			}()
+			return f(ctx, &rank{w, r})
+		})
 	}
 	return g.Wait()
 }

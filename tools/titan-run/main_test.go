@@ -1,0 +1,13 @@
+package main
+
+import (
+	"testing"
+
+	"titan/tools/internal/apptest"
+)
+
+func TestMain(m *testing.M) {
+	apptest.Main(m, "meshplan", "pp-split", "seedinit", "titan-run", "ckpt-shard")
+}
+func TestScripts(t *testing.T) { apptest.Scripts(t) }
+func TestReadme(t *testing.T)  { apptest.Readme(t) }
