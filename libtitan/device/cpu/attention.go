@@ -44,8 +44,11 @@ func newAttn(s AttnShape) *attn {
 	return &attn{s, roundUp(s.HeadDim, 16), roundUp(s.SeqK, keyBlock)}
 }
 
-// visible is how many of the keys from k0 on query i attends to.
-func (a *attn) visible(i, k0 int) int { return min(max(a.QStart+i-(a.KStart+k0)+1, 0), a.SeqK-k0) }
+// ahead is how many keys from k0 on, were there no end, query i attends to; negative when it is before them.
+func (a *attn) ahead(i, k0 int) int { return a.QStart + i - (a.KStart + k0) + 1 }
+
+// visible is how many keys query i attends to.
+func (a *attn) visible(i int) int { return min(max(a.ahead(i, 0), 0), a.SeqK) }
 
 // gather copies rows [lo,hi) of head h, batch b, from x [Batch, seq, heads, HeadDim] into dst [.., width], zeros at the end of
 // each row.
@@ -112,7 +115,7 @@ func attention[T elem](e *Engine, o []T, lse []float32, q, k, v []T, s AttnShape
 	})
 	blocks := (s.SeqQ + queryBlock - 1) / queryBlock
 	e.For(s.Batch*s.Heads*blocks, 1, func(lo, hi int) {
-		ar := e.borrow(queryBlock*(2*a.width+keyBlock+3), 6)
+		ar := e.borrow(queryBlock*(2*a.width+keyBlock+4), 7)
 		defer e.giveBack(ar)
 		w := newAttnForward(e, kv, ar)
 		for t := lo; t < hi; t++ {
@@ -131,16 +134,16 @@ func attention[T elem](e *Engine, o []T, lse []float32, q, k, v []T, s AttnShape
 // sum the sum of p = 2^(mul*score - top), o the sum of p·v.
 type attnForward struct {
 	*heads
-	k               *kernels
-	mul             float32
-	q, o, p         []float32
-	top, sum, shift []float32 // [queryBlock]
+	k                    *kernels
+	mul                  float32
+	q, o, p              []float32
+	top, sum, down, part []float32 // [queryBlock]; down and part are one key block's
 }
 
 func newAttnForward(e *Engine, kv *heads, ar *arena) *attnForward {
 	return &attnForward{heads: kv, k: e.k, mul: kv.Scale * math.Log2E,
 		q: ar.zeros(queryBlock * kv.width), o: ar.take(queryBlock * kv.width), p: ar.take(queryBlock * keyBlock),
-		top: ar.take(queryBlock), sum: ar.take(queryBlock), shift: ar.take(queryBlock)}
+		top: ar.take(queryBlock), sum: ar.take(queryBlock), down: ar.take(queryBlock), part: ar.take(queryBlock)}
 }
 
 // run goes over the keys that queries [q0,q1) of key-value head t can see.
@@ -150,7 +153,7 @@ func (w *attnForward) run(t, q0, q1 int) {
 	for r := range w.top {
 		w.top[r] = float32(math.Inf(-1))
 	}
-	rows, last := q1-q0, w.visible(q1-1, 0)
+	rows, last := q1-q0, w.visible(q1-1)
 	keysT, values := w.keysT[t*w.keys*w.width:], w.values[t*w.keys*w.width:]
 	for k0 := 0; k0 < last; k0 += keyBlock {
 		n := min(keyBlock, last-k0)
@@ -162,23 +165,14 @@ func (w *attnForward) run(t, q0, q1 int) {
 
 // softmax turns the scores of keys [k0,k0+n) into p, zeros where a row does not see, and rescales o and sum to the new top.
 func (w *attnForward) softmax(q0, rows, k0, n int) {
-	copy(w.shift, w.top)
-	for r := range rows {
-		seen := min(w.visible(q0+r, k0), n)
-		w.top[r] = max(w.top[r], w.mul*w.k.max(w.p[r*keyBlock:][:seen]))
-		if w.shift[r] -= w.top[r]; w.shift[r] != w.shift[r] { // nothing seen yet
-			w.shift[r] = 0
-		}
-	}
-	w.k.exp2(w.shift, w.shift, 1, 0)
-	for r, down := range w.shift[:rows] {
-		p := w.p[r*keyBlock:][:n]
-		seen := min(w.visible(q0+r, k0), n)
-		w.sum[r] = w.sum[r]*down + w.k.exp2(p[:seen], p[:seen], w.mul, w.top[r])
-		clear(p[seen:])
-		if down != 1 {
+	down, sum := w.down[:rows], w.part[:rows]
+	w.k.softmaxRows(w.ahead(q0, k0), n, w.p, keyBlock, w.mul, w.top, down, sum)
+	w.k.exp2(down, down, 1, 0)
+	for r, d := range down {
+		w.sum[r] = w.sum[r]*d + sum[r]
+		if d != 1 {
 			row := w.o[r*w.width:][:w.width]
-			w.k.scale(row, row, down)
+			w.k.scale(row, row, d)
 		}
 	}
 }

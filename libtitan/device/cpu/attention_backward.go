@@ -74,24 +74,14 @@ func (w *attnBackward) rowTerms(lse []float32) {
 func (w *attnBackward) block(q0, q1 int) {
 	rows, width := roundUp(q1-q0, 6), w.width
 	q, do, dq := w.q[q0*width:], w.do[q0*width:], w.dq[q0*width:]
-	for k0 := 0; k0 < w.visible(q1-1, 0); k0 += keyBlock {
-		n := min(keyBlock, w.visible(q1-1, k0))
-		cols := roundUp(n, 16)
-		at := k0 * width
+	last := w.visible(q1 - 1)
+	for k0 := 0; k0 < last; k0 += keyBlock {
+		n, at := min(keyBlock, last-k0), k0*width
+		cols, keys := roundUp(n, 16), roundUp(n, 6)
 		product(w.k, rows, cols, width, q, width, 1, w.keysT[at:], 16, 16*width, w.p, keyBlock, false)
 		product(w.k, rows, cols, width, do, width, 1, w.valuesT[at:], 16, 16*width, w.ds, keyBlock, false)
-		for r := range rows {
-			p, ds := w.p[r*keyBlock:][:keyBlock], w.ds[r*keyBlock:][:keyBlock]
-			seen := 0
-			if r < q1-q0 {
-				seen = min(w.visible(q0+r, k0), n)
-				w.k.softGrad(p[:seen], ds[:seen], w.mul, w.shift[q0+r], w.delta[q0+r])
-			}
-			clear(p[seen:])
-			clear(ds[seen:])
-		}
+		w.k.softGradRows(w.ahead(q0, k0), n, w.p, w.ds, keyBlock, w.mul, w.shift[q0:q1], w.delta[q0:q1])
 		product(w.k, rows, width, n, w.ds, keyBlock, 1, w.keyRows[at:], width, 16, dq, width, true)
-		keys := roundUp(n, 6)
 		product(w.k, keys, width, q1-q0, w.p, 1, keyBlock, do, width, 16, w.dv[at:], width, true)
 		product(w.k, keys, width, q1-q0, w.ds, 1, keyBlock, q, width, 16, w.dk[at:], width, true)
 	}

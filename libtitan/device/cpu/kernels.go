@@ -25,8 +25,16 @@ type kernels struct {
 	// count pairs; each step adds both products of a pair, the order being the instruction's.
 	tilePairs tileFunc
 
-	exp2     func(y, x []float32, mul, sub float32) float32                   // y = 2^(mul*x-sub), returns the sum
-	softGrad func(s, dp []float32, mul, sub, delta float32)                   // s = p = 2^(mul*s-sub); dp = p*(dp-delta)
+	exp2 func(y, x []float32, mul, sub float32) float32 // y = 2^(mul*x-sub), returns the sum
+	// softmaxRows and softGradRows work on blocks of scores, rows of n, ld apart. Row r sees its first first+r scores (none when
+	// that is negative, all beyond n); the others become 0, up to where a strip of 6 after n may reach.
+	//
+	// softmaxRows: with m the larger of top[r] and mul times the row's largest score, row = 2^(mul*row - m), sum[r] is its sum,
+	// down[r] = top[r] - m, top[r] = m. A row that sees nothing keeps top and gets sum = down = 0.
+	softmaxRows func(first, n int, p []float32, ld int, mul float32, top, down, sum []float32)
+	// softGradRows: row of s = p = 2^(mul*row - shift[r]), row of dp = p*(row - delta[r]).
+	softGradRows func(first, n int, s, dp []float32, ld int, mul float32, shift, delta []float32)
+
 	max      func(x []float32) float32                                        // -Inf when empty
 	dot      func(x, y []float32) float32                                     // sum x*y
 	dot3     func(x, y, z []float32) float32                                  // sum x*y*z
@@ -50,7 +58,7 @@ type kernels struct {
 func scalarKernels() *kernels {
 	return &kernels{
 		name: "scalar", mr: 6, nr: 16, tile: tile6x16Go, tile6: tile6x16Go,
-		exp2: exp2Go, softGrad: softGradGo, max: maxGo, dot: dotGo, dot3: dot3Go, scale: scaleGo, scaleMul: scaleMulGo,
+		exp2: exp2Go, softmaxRows: softmaxRowsGo, softGradRows: softGradRowsGo, max: maxGo, dot: dotGo, dot3: dot3Go, scale: scaleGo, scaleMul: scaleMulGo,
 		normGrad: normGradGo, rope: ropeGo, silu: siluGo, siluGrad: siluGradGo, add: addGo, adamw: adamwGo,
 		widen: dtype.WidenBF16, narrow: dtype.NarrowBF16, copyRows: copyRowsGo, transpose: transposeGo, packStrips: packStripsGo,
 	}
@@ -65,10 +73,31 @@ func exp2Go(y, x []float32, mul, sub float32) float32 {
 	return float32(sum)
 }
 
-func softGradGo(s, dp []float32, mul, sub, delta float32) {
-	exp2Go(s, s, mul, sub)
-	for i, p := range s {
-		dp[i] = p * (dp[i] - delta)
+// seen is how many of n scores the row sees; see softmaxRows.
+func seen(first, r, n int) int { return min(max(first+r, 0), n) }
+
+func softmaxRowsGo(first, n int, p []float32, ld int, mul float32, top, down, sum []float32) {
+	for r := range sum {
+		row, n := p[r*ld:][:ld], seen(first, r, n)
+		clear(row[n:])
+		down[r], sum[r] = 0, 0
+		if n > 0 {
+			m := max(top[r], mul*maxGo(row[:n]))
+			down[r], top[r] = top[r]-m, m
+			sum[r] = exp2Go(row[:n], row[:n], mul, m)
+		}
+	}
+}
+
+func softGradRowsGo(first, n int, s, dp []float32, ld int, mul float32, shift, delta []float32) {
+	for r := range shift {
+		p, d, n := s[r*ld:][:ld], dp[r*ld:][:ld], seen(first, r, n)
+		clear(p[n:])
+		clear(d[n:])
+		exp2Go(p[:n], p[:n], mul, shift[r])
+		for i, v := range p[:n] {
+			d[i] = v * (d[i] - delta[r])
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ func avx2Kernels() *kernels {
 	k := scalarKernels()
 	k.name = "avx2"
 	k.tile, k.tile6 = tile6x16, tile6x16
-	k.exp2, k.softGrad, k.max, k.dot, k.dot3 = exp2Vec, softGradVec, maxVec, dotVec, dot3Vec
+	k.exp2, k.softmaxRows, k.softGradRows, k.max, k.dot, k.dot3 = exp2Vec, softmaxRowsVec, softGradRowsVec, maxVec, dotVec, dot3Vec
 	k.scale, k.scaleMul, k.normGrad, k.rope = scaleVec, scaleMulVec, normGradVec, ropeVec
 	k.silu, k.siluGrad, k.add, k.adamw = siluVec, siluGradVec, addVec, adamwVec
 	k.widen, k.narrow = widenVec, narrowVec
@@ -63,7 +63,10 @@ func tilePairs12x32(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *fl
 func exp2AVX2(n int, y, x *float32, mul, sub float32) float32
 
 //go:noescape
-func softGradAVX2(n int, s, dp *float32, mul, sub, delta float32)
+func softmaxRowsAVX2(rows, first, n int, p *float32, ld int, mul float32, top, down, sum *float32)
+
+//go:noescape
+func softGradRowsAVX2(rows, first, n int, s, dp *float32, ld int, mul float32, shift, delta *float32)
 
 //go:noescape
 func maxAVX2(n int, x *float32) float32
@@ -133,19 +136,13 @@ func exp2Vec(y, x []float32, mul, sub float32) float32 {
 	return sum
 }
 
-func softGradVec(s, dp []float32, mul, sub, delta float32) {
-	n := body(len(s))
-	if n > 0 {
-		softGradAVX2(n, &s[0], &dp[0], mul, sub, delta)
-	}
-	if n < len(s) {
-		var t, u [8]float32
-		copy(t[:], s[n:])
-		copy(u[:], dp[n:])
-		softGradAVX2(8, &t[0], &u[0], mul, sub, delta)
-		copy(s[n:], t[:])
-		copy(dp[n:], u[:])
-	}
+func softmaxRowsVec(first, n int, p []float32, ld int, mul float32, top, down, sum []float32) {
+	softmaxRowsAVX2(len(sum), first, n, &p[:len(sum)*ld][0], ld, mul, &top[0], &down[0], &sum[0])
+}
+
+func softGradRowsVec(first, n int, s, dp []float32, ld int, mul float32, shift, delta []float32) {
+	rows := len(shift)
+	softGradRowsAVX2(rows, first, n, &s[:rows*ld][0], &dp[:rows*ld][0], ld, mul, &shift[0], &delta[0])
 }
 
 func maxVec(x []float32) float32 {

@@ -105,32 +105,161 @@ expdone:
 	VZEROUPPER
 	RET
 
-// func softGradAVX2(n int, s, dp *float32, mul, sub, delta float32)
-TEXT ·softGradAVX2(SB), NOSPLIT, $0-36
-	MOVQ n+0(FP), CX
-	MOVQ s+8(FP), SI
-	MOVQ dp+16(FP), DI
-	VBROADCASTSS mul+24(FP), Y15
-	VBROADCASTSS sub+28(FP), Y14
-	VBROADCASTSS delta+32(FP), Y5
-	EXP2CONSTS
-	SHRQ $3, CX
-	JZ   softdone
+// ROWSEEN begins a row of scores at p: BX = seen = min(max(AX, 0), DX), R12 = seen rounded up to 8. Scores from seen to R12 become
+// -Inf, so that 2^ gives 0, and those from R12 to R13 become 0. It needs SI and Y0.
+#define ROWSEEN(p, pad, padded, zero, zeroed) \
+	MOVQ    AX, BX           \
+	XORL    SI, SI           \
+	TESTQ   BX, BX           \
+	CMOVQLT SI, BX           \
+	CMPQ    BX, DX           \
+	CMOVQGT DX, BX           \
+	LEAQ    7(BX), R12       \
+	ANDQ    $-8, R12         \
+	MOVQ    BX, SI           \
+pad:                             \
+	CMPQ    SI, R12          \
+	JGE     padded           \
+	MOVL    $0xff800000, (p)(SI*4) \
+	INCQ    SI               \
+	JMP     pad              \
+padded:                          \
+	VXORPS  Y0, Y0, Y0       \
+zero:                            \
+	CMPQ    SI, R13          \
+	JGE     zeroed           \
+	VMOVUPS Y0, (p)(SI*4)    \
+	ADDQ    $8, SI           \
+	JMP     zero             \
+zeroed:
 
-softloop:
-	VMOVUPS (SI), Y0
+// ROWEND sets R13, where zeros end: 8 past DX rounded up to 8, but no further than ld.
+#define ROWEND(ld) \
+	LEAQ    15(DX), R13 \
+	ANDQ    $-8, R13    \
+	CMPQ    R13, ld     \
+	CMOVQGT ld, R13
+
+// func softmaxRowsAVX2(rows, first, n int, p *float32, ld int, mul float32, top, down, sum *float32)
+TEXT ·softmaxRowsAVX2(SB), NOSPLIT, $0-72
+	MOVQ rows+0(FP), CX
+	MOVQ first+8(FP), AX
+	MOVQ n+16(FP), DX
+	MOVQ p+24(FP), DI
+	MOVQ ld+32(FP), R8
+	VBROADCASTSS mul+40(FP), Y15
+	MOVQ top+48(FP), R9
+	MOVQ down+56(FP), R10
+	MOVQ sum+64(FP), R11
+	EXP2CONSTS
+	ROWEND(R8)
+
+smrow:
+	ROWSEEN(DI, smpad, smpadded, smzero, smzeroed)
+	VXORPS X4, X4, X4
+	VMOVSS X4, (R10)
+	TESTQ  R12, R12
+	JZ     smnext
+	VMOVUPS (DI), Y5
+	MOVQ   $8, SI
+
+smmax:
+	CMPQ   SI, R12
+	JGE    smtop
+	VMAXPS (DI)(SI*4), Y5, Y5
+	ADDQ   $8, SI
+	JMP    smmax
+
+smtop:
+	VEXTRACTF128 $1, Y5, X0
+	VMAXPS X0, X5, X5
+	VPERMILPS $0x4e, X5, X0
+	VMAXPS X0, X5, X5
+	VPERMILPS $0xb1, X5, X0
+	VMAXPS X0, X5, X5
+	VMULSS X15, X5, X5
+	VMOVSS (R9), X0
+	VMAXSS X5, X0, X5
+	VSUBSS X5, X0, X0
+	VMOVSS X0, (R10)
+	VMOVSS X5, (R9)
+	VBROADCASTSS X5, Y14
+	XORL   SI, SI
+
+smexp:
+	VMOVUPS (DI)(SI*4), Y0
 	EXP2(Y0, Y1, Y2, Y3)
-	VMOVUPS Y3, (SI)
-	VMOVUPS (DI), Y0
+	VMOVUPS Y3, (DI)(SI*4)
+	VADDPS Y3, Y4, Y4
+	ADDQ   $8, SI
+	CMPQ   SI, R12
+	JLT    smexp
+	HSUM(Y4, X4, X0)
+
+smnext:
+	VMOVSS X4, (R11)
+	ADDQ $4, R9
+	ADDQ $4, R10
+	ADDQ $4, R11
+	INCQ AX
+	LEAQ (DI)(R8*4), DI
+	DECQ CX
+	JNZ  smrow
+	VZEROUPPER
+	RET
+
+// func softGradRowsAVX2(rows, first, n int, s, dp *float32, ld int, mul float32, shift, delta *float32)
+TEXT ·softGradRowsAVX2(SB), NOSPLIT, $0-72
+	MOVQ rows+0(FP), CX
+	MOVQ first+8(FP), AX
+	MOVQ n+16(FP), DX
+	MOVQ s+24(FP), DI
+	MOVQ dp+32(FP), R11
+	MOVQ ld+40(FP), R8
+	VBROADCASTSS mul+48(FP), Y15
+	MOVQ shift+56(FP), R9
+	MOVQ delta+64(FP), R10
+	EXP2CONSTS
+	ROWEND(R8)
+
+sgrow:
+	ROWSEEN(DI, sgpad, sgpadded, sgzero, sgzeroed)
+	VBROADCASTSS (R9), Y14
+	VBROADCASTSS (R10), Y5
+	XORL  SI, SI
+	TESTQ R12, R12
+	JZ    sgrest
+
+sgexp:
+	VMOVUPS (DI)(SI*4), Y0
+	EXP2(Y0, Y1, Y2, Y3)
+	VMOVUPS Y3, (DI)(SI*4)
+	VMOVUPS (R11)(SI*4), Y0
 	VSUBPS  Y5, Y0, Y0
 	VMULPS  Y3, Y0, Y0
-	VMOVUPS Y0, (DI)
-	ADDQ    $32, SI
-	ADDQ    $32, DI
-	DECQ    CX
-	JNZ     softloop
+	VMOVUPS Y0, (R11)(SI*4)
+	ADDQ    $8, SI
+	CMPQ    SI, R12
+	JLT     sgexp
 
-softdone:
+sgrest:
+	VXORPS Y0, Y0, Y0
+
+sgrestloop:
+	CMPQ    SI, R13
+	JGE     sgnext
+	VMOVUPS Y0, (R11)(SI*4)
+	ADDQ    $8, SI
+	JMP     sgrestloop
+
+sgnext:
+	ADDQ $4, R9
+	ADDQ $4, R10
+	INCQ AX
+	LEAQ (DI)(R8*4), DI
+	LEAQ (R11)(R8*4), R11
+	DECQ CX
+	JNZ  sgrow
 	VZEROUPPER
 	RET
 
