@@ -104,8 +104,8 @@ func roundMiddle(s, a, b float64) float32 {
 }
 
 // TruncNormal is torch.nn.init.trunc_normal_ of a float32 tensor: a uniform draw through the inverse error
-// function, clamped to [a, b]. PyTorch takes erfinv from Intel MKL, whose result is up to 0.53 units in the last
-// place off; the value here is the correctly rounded one, so about 1 value in 150 differs in its last bit.
+// function, clamped to [a, b]. PyTorch takes erfinv from Intel MKL, whose result is not always the float32 nearest
+// to the true one; here it is. So 1 value in 170 differs in its last place: by one unit, rarely by two.
 func (g *Torch) TruncNormal(dst []float32, mean, std, a, b float64) {
 	t := newTruncated(mean, std, a, b)
 	for i := range dst {

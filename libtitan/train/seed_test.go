@@ -170,3 +170,21 @@ func TestVerifySeed(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, b, 0o666))
 	require.ErrorContains(t, verify(state(42, 1)), "1 of 39 tensors differ")
 }
+
+func BenchmarkSeedFill(b *testing.B) {
+	p := []*nn.Param{{FQN: "w", Shape: []int64{1 << 14, 1 << 10}, Init: nn.Init{Kind: nn.TruncNormal, Std: 0.02, Cut: 2}}}
+	for _, rng := range []string{Philox, Torch} {
+		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
+			b.Run(rng+"/"+dt.String(), func(b *testing.B) {
+				s, err := SeedState(p, 42, rng, dt, 1)
+				require.NoError(b, err)
+				block := make([]byte, 1<<20)
+				b.SetBytes(int64(len(block)))
+				for b.Loop() {
+					require.NoError(b, s.Tensors[0].Chunks[0].Fill(block, 1<<22))
+				}
+				b.ReportMetric(float64(len(block)/dt.Size())*float64(b.N)/b.Elapsed().Seconds()/1e6, "Mvalues/s")
+			})
+		}
+	}
+}
