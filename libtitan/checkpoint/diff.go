@@ -159,7 +159,7 @@ func shorten(s string) string {
 func (d *differ) tensors(x, y Item) (string, error) {
 	elem := int64(x.DType.Size())
 	var buf []byte
-	for piece := range pieces(x.Shape, max(1, d.block/2/elem)) {
+	for piece := range pieces(whole(x.Shape), max(1, d.block/2/elem)) {
 		if err := d.ctx.Err(); err != nil {
 			return "", err
 		}

@@ -297,9 +297,13 @@ func (r *Reader) Item(fqn string) (Item, bool) {
 // Close closes the files.
 func (r *Reader) Close() error { return r.folder.close() }
 
+// wrap says where an error occurred. It is the checkpoint's fault, unless reading was interrupted or the disk failed.
 func (r *Reader) wrap(fqn string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if code := exit.Code(err); code == int(exit.Lost) || code == int(exit.Interrupted) {
+		return fmt.Errorf("checkpoint %s: %s: %w", r.folder.dir, fqn, err)
 	}
 	return exit.Input.Errorf("checkpoint %s: %s: %w", r.folder.dir, fqn, err)
 }

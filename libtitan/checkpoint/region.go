@@ -127,7 +127,7 @@ func (r *Reader) Stream(fqn string, maxBytes int64, fn func(b []byte) error) err
 		return r.wrap(fqn, fmt.Errorf("no such tensor in the checkpoint"))
 	}
 	var buf []byte
-	for piece := range pieces(t.shape, max(1, maxBytes/int64(t.dtype.Size()))) {
+	for piece := range pieces(whole(t.shape), max(1, maxBytes/int64(t.dtype.Size()))) {
 		n, err := byteSize(piece.Sizes, t.dtype.Size())
 		if err != nil {
 			return r.wrap(fqn, err)
@@ -145,30 +145,37 @@ func (r *Reader) Stream(fqn string, maxBytes int64, fn func(b []byte) error) err
 	return nil
 }
 
-// pieces cuts a shape into boxes of at most most elements that follow each other in row-major order. A box is valid
-// until the next.
-func pieces(shape []int64, most int64) func(yield func(Box) bool) {
+// pieces cuts a region into boxes of at most most elements (but at least one) that follow each other in row-major
+// order. A box is valid until the next.
+func pieces(region Box, most int64) func(yield func(Box) bool) {
 	return func(yield func(Box) bool) {
-		if n, err := numel(shape); err != nil || n == 0 {
+		if n, err := numel(region.Sizes); err != nil || n == 0 {
 			return
 		}
-		axis, inner := cutAxis(shape, most)
-		b := Box{make([]int64, len(shape)), slices.Clone(shape)}
+		axis, inner := cutAxis(region.Sizes, most)
+		at := make([]int64, len(region.Sizes)) // within the region
+		b := Box{make([]int64, len(at)), slices.Clone(region.Sizes)}
 		for d := range axis {
 			b.Sizes[d] = 1
 		}
 		for {
 			step := int64(1)
-			if axis < len(shape) {
-				step = min(max(1, most/inner), shape[axis]-b.Offsets[axis])
+			if axis < len(at) {
+				step = min(max(1, most/inner), region.Sizes[axis]-at[axis])
 				b.Sizes[axis] = step
 			}
-			if !yield(b) || !advance(b.Offsets, shape, axis, step) {
+			for d := range at {
+				b.Offsets[d] = region.Offsets[d] + at[d]
+			}
+			if !yield(b) || !advance(at, region.Sizes, axis, step) {
 				return
 			}
 		}
 	}
 }
+
+// whole is the region of all of a shape.
+func whole(shape []int64) Box { return Box{make([]int64, len(shape)), shape} }
 
 // cutAxis is the dim along which pieces are cut: all dims inside it fit whole, inner elements together.
 func cutAxis(shape []int64, most int64) (axis int, inner int64) {

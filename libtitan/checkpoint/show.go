@@ -119,33 +119,20 @@ func sliceBound(s string, absent int64) (int64, error) {
 func (r *Reader) showValues(w io.Writer, it Item, region Box) error {
 	row := int64(1)
 	if k := len(region.Sizes) - 1; k >= 0 {
-		row = region.Sizes[k]
+		row = max(1, region.Sizes[k])
 	}
 	elem := it.DType.Size()
-	for piece := range pieces(region.Sizes, max(row, 1)) {
-		for d := range piece.Offsets {
-			piece.Offsets[d] += region.Offsets[d]
-		}
-		n, err := byteSize(piece.Sizes, elem)
-		if err != nil {
+	for line := range pieces(region, row) {
+		b := make([]byte, row*int64(elem))
+		if err := r.ReadRegion(it.FQN, line.Offsets, line.Sizes, b); err != nil {
 			return err
 		}
-		b := make([]byte, n)
-		err = r.ReadRegion(it.FQN, piece.Offsets, piece.Sizes, b)
-		for d := range piece.Offsets {
-			piece.Offsets[d] -= region.Offsets[d]
+		words := make([]string, row)
+		for i := range words {
+			words[i] = formatElement(it.DType, b[i*elem:(i+1)*elem])
 		}
-		if err != nil {
+		if _, err := fmt.Fprintln(w, strings.Join(words, " ")); err != nil {
 			return err
-		}
-		for i := 0; i < len(b); i += elem {
-			sep := " "
-			if (i/elem+1)%int(row) == 0 {
-				sep = "\n"
-			}
-			if _, err := io.WriteString(w, formatElement(it.DType, b[i:i+elem])+sep); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

@@ -28,7 +28,7 @@ func newStage(final string, replace bool) (*stage, error) {
 		}
 	}
 	parent, base := filepath.Split(final)
-	if err := os.MkdirAll(filepath.Clean(parent), 0o777); err != nil && parent != "" {
+	if err := os.MkdirAll(filepath.Clean(parent), 0o777); err != nil {
 		return nil, err
 	}
 	s := &stage{final: final, tmp: filepath.Join(parent, "."+base+".partial"), replace: replace}
@@ -65,14 +65,32 @@ func (s *stage) commit() error {
 
 func (s *stage) rename() error {
 	err := unix.Rename(s.tmp, s.final) // an empty folder may stand there
-	if err == nil || !s.replace || !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENOTDIR) {
+	if err == nil || !s.replace {
 		return err
 	}
+	// Both names change hands at once; where the file system cannot do that, the old folder steps aside first.
 	err = unix.Renameat2(unix.AT_FDCWD, s.tmp, unix.AT_FDCWD, s.final, unix.RENAME_EXCHANGE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+		return s.stepAside()
+	}
 	if err != nil {
 		return err
 	}
 	return os.RemoveAll(s.tmp)
+}
+
+func (s *stage) stepAside() error {
+	old := s.tmp + ".old"
+	if err := os.RemoveAll(old); err != nil {
+		return err
+	}
+	if err := os.Rename(s.final, old); err != nil {
+		return err
+	}
+	if err := os.Rename(s.tmp, s.final); err != nil {
+		return errors.Join(err, os.Rename(old, s.final))
+	}
+	return os.RemoveAll(old)
 }
 
 func (s *stage) discard() { os.RemoveAll(s.tmp) }

@@ -26,46 +26,46 @@ func Verify(ctx context.Context, dir string, o ReadOptions, emit func(fault stri
 		return Verified{}, err
 	}
 	defer r.Close()
-	v := Verified{Items: len(r.items), Bytes: r.TensorBytes()}
-	fault := func(err error) error {
-		v.Faults++
-		return emit(err.Error())
-	}
 	spans := r.spans()
-	v.Files = len(spans)
-	bad := map[string]bool{}
+	v := Verified{Items: len(r.items), Files: len(spans), Bytes: r.TensorBytes()}
+	tell := func(faults ...error) error {
+		for _, f := range faults {
+			v.Faults++
+			if err := emit(f.Error()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	faults, bad := r.badFiles(spans)
+	stale, err := staleFiles(dir, spans)
+	if err != nil {
+		return v, err
+	}
+	if err := tell(slices.Concat(faults, stale, r.tilingFaults())...); err != nil {
+		return v, err
+	}
+	return v, inOrder(ctx, o, r.items, func(ctx context.Context, it Item, _ int64) ([]error, error) {
+		return r.itemFaults(it, bad), ctx.Err()
+	}, func(it Item, faults []error) error {
+		report(o.Progress, int(it.Bytes))
+		return tell(faults...)
+	})
+}
+
+// badFiles checks the data files and the ranges in them.
+func (r *Reader) badFiles(spans map[string][]span) (faults []error, bad map[string]bool) {
+	bad = map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(spans)) {
 		err := r.fileFault(name, spans[name])
 		if err == nil {
 			err = overlapFault(name, spans[name])
 		}
 		if err != nil {
-			bad[name] = true
-			if err := fault(err); err != nil {
-				return v, err
-			}
+			faults, bad[name] = append(faults, err), true
 		}
 	}
-	stale, err := staleFiles(dir, spans)
-	if err != nil {
-		return v, err
-	}
-	for _, err := range append(stale, r.tilingFaults()...) {
-		if err := fault(err); err != nil {
-			return v, err
-		}
-	}
-	return v, inOrder(ctx, o, r.items, func(ctx context.Context, it Item, _ int64) ([]error, error) {
-		return r.itemFaults(it, bad), ctx.Err()
-	}, func(it Item, faults []error) error {
-		report(o.Progress, int(it.Bytes))
-		for _, err := range faults {
-			if err := fault(fmt.Errorf("%s: %w", it.FQN, err)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return faults, bad
 }
 
 // overlapFault finds two items of a file that share bytes. Spans are in order of offset.
@@ -95,27 +95,31 @@ func staleFiles(dir string, spans map[string][]span) ([]error, error) {
 }
 
 // itemFaults opens each chunk of an item, but for those in files with faults of their own.
-func (r *Reader) itemFaults(it Item, bad map[string]bool) []error {
-	var faults []error
+func (r *Reader) itemFaults(it Item, bad map[string]bool) (faults []error) {
+	check := func(at *location, open func() error) {
+		if bad[at.path] {
+			return
+		}
+		if err := open(); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", it.FQN, err))
+		}
+	}
 	if it.Kind == KindBytes {
-		if bad[r.meta.objects[it.FQN].path] {
-			return nil
-		}
-		if z, err := r.objectZip(it.FQN); err != nil {
-			faults = append(faults, err)
-		} else if _, err := z.read("data.pkl", maxPickle); err != nil {
-			faults = append(faults, err)
-		}
+		check(r.meta.objects[it.FQN], func() error {
+			z, err := r.objectZip(it.FQN)
+			if err == nil {
+				_, err = z.read("data.pkl", maxPickle)
+			}
+			return err
+		})
 		return faults
 	}
 	t := r.meta.tensors[it.FQN]
-	for i := range t.chunks {
-		if bad[t.at[i].path] {
-			continue
-		}
-		if _, err := r.tensorItem(t, i); err != nil {
-			faults = append(faults, err)
-		}
+	for i, at := range t.at {
+		check(at, func() error {
+			_, err := r.tensorItem(t, i)
+			return err
+		})
 	}
 	return faults
 }
