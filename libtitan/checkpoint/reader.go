@@ -263,19 +263,19 @@ func (r *Reader) fileFault(name string, spans []span) error {
 	if err != nil {
 		return fmt.Errorf("%w: it holds %s and %d more items", err, spans[0].fqn, len(spans)-1)
 	}
-	need, first := int64(0), ""
-	for _, s := range spans {
+	need, first := int64(0), -1
+	for i, s := range spans {
 		if s.at.offset < 0 || s.at.length < 0 || s.at.length > maxFile-s.at.offset {
 			return fmt.Errorf("%s: range %d+%d of file %s is no range", s.fqn, s.at.offset, s.at.length, name)
 		}
 		end := s.at.offset + s.at.length
-		if end > size && first == "" {
-			first = s.fqn
+		if end > size && first < 0 {
+			first = i
 		}
 		need = max(need, end)
 	}
-	if first != "" {
-		return fmt.Errorf("file %s is cut: %d bytes where %d are needed; the first item affected is %s", name, size, need, first)
+	if first >= 0 {
+		return fmt.Errorf("file %s is cut: %d bytes where %d are needed; the first item affected is %s", name, size, need, spans[first].fqn)
 	}
 	return nil
 }

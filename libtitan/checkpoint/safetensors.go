@@ -158,7 +158,7 @@ func decodeSafeTensor(d *json.Decoder, name string) (SafeTensor, error) {
 
 // checkSafeLayout holds ranges, sorted, against the number of data bytes that the file has.
 func checkSafeLayout(tensors []SafeTensor, have int64) error {
-	at, cut := int64(0), ""
+	at, cut := int64(0), -1
 	for i, t := range tensors {
 		switch {
 		case t.Begin < at:
@@ -166,13 +166,13 @@ func checkSafeLayout(tensors []SafeTensor, have int64) error {
 		case t.Begin > at:
 			return fmt.Errorf("a hole of %d bytes before %.200q", t.Begin-at, t.Name)
 		}
-		if at = t.End; at > have && cut == "" {
-			cut = t.Name
+		if at = t.End; at > have && cut < 0 {
+			cut = i
 		}
 	}
 	switch {
-	case cut != "":
-		return fmt.Errorf("the file is cut: %d bytes of data where %d are needed; the first tensor affected is %.200q", have, at, cut)
+	case cut >= 0:
+		return fmt.Errorf("the file is cut: %d bytes of data where %d are needed; the first tensor affected is %.200q", have, at, tensors[cut].Name)
 	case have > at:
 		return fmt.Errorf("%d bytes after the last tensor", have-at)
 	}
