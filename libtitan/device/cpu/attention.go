@@ -188,7 +188,7 @@ func (w *attnForward) finish(lse []float32) {
 	}
 }
 
-// product is C (+)= A·B on padded scratch: rows a multiple of 6, cols of 16. A's element (r,p) is a[r*rs+p*ps]; B is read in panels
+// product is C (+)= A·B on scratch, which has room for whole tiles: rows are rounded up to 6, cols is a multiple of 16. A's element (r,p) is a[r*rs+p*ps]; B is read in panels
 // of 16 columns, bp apart, rows bs apart.
 func product(k *kernels, rows, cols, depth int, a []float32, rs, ps int, b []float32, bs, bp int, c []float32, ldc int, add bool) {
 	for r := 0; r < rows; r += 6 {

@@ -156,7 +156,7 @@ func (t *task[T, C]) block(bp []float32, width, p0, j0, i, j, rows, cols, depth 
 	c, ldc := t.out, blockN
 	wide := scratchFor[C](1) > 0
 	if !wide {
-		c, ldc = target(nil, t.c[i*t.ldc+j0+j:]), t.ldc
+		c, ldc = target(nil, t.c[i*t.ldc+j0+j:][:(rows-1)*t.ldc+cols]), t.ldc
 	}
 	for p := 0; p < depth; p += blockK {
 		kc := min(blockK, depth-p)
@@ -205,7 +205,7 @@ func (t *task[T, C]) rowsOfA(i, p, rows, kc int) (a []float32, rs, ps, strip int
 		copyRowsWide(t.k, t.ap, padded, t.a.x[p*t.a.ld+i:], t.a.ld, kc, rows)
 		return t.ap, 1, padded, mr
 	case isF32 && rows == padded:
-		return f[i*t.a.ld+p:], t.a.ld, 1, mr * t.a.ld
+		return f[i*t.a.ld+p:][:(rows-1)*t.a.ld+kc], t.a.ld, 1, mr * t.a.ld
 	}
 	copyRowsWide(t.k, t.ap, kc, t.a.x[i*t.a.ld+p:], t.a.ld, rows, kc)
 	clear(t.ap[rows*kc : padded*kc])

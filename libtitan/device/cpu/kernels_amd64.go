@@ -47,8 +47,8 @@ func avx512Kernels() *kernels {
 	return k
 }
 
-// The assembler works on multiples of 8 elements. The wrappers below give it the body of a slice and then the
-// rest in arrays of 8, so that an element's bits do not depend on where in its row it stands.
+// The assembler checks no bounds and works on multiples of 8 elements. The wrappers below check, give it the body of a slice,
+// and do the rest in arrays of 8 or in portable Go.
 
 //go:noescape
 func tile6x16(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32, ldc, panels int, add bool)
@@ -282,13 +282,14 @@ func copyRowsVec(dst []float32, dld int, src []float32, sld, rows, cols int) {
 		copyRowsGo(dst, dld, src, sld, rows, cols)
 		return
 	}
+	dst, src = dst[:(rows-1)*dld+cols], src[:(rows-1)*sld+cols]
 	copyRowsAVX2(rows, cols, &dst[0], dld, &src[0], sld)
 }
 
 func packStripsVec(dst, src []float32, sld, rows, cols, w int) {
 	whole := cols / w
 	if rows > 0 && whole > 0 {
-		packStripsAVX2(rows, whole, w, &dst[0], &src[0], sld)
+		packStripsAVX2(rows, whole, w, &dst[:whole*w*rows][0], &src[:(rows-1)*sld+cols][0], sld)
 	}
 	if rest := cols - whole*w; rest > 0 && rows > 0 {
 		packStripsGo(dst[whole*w*rows:], src[whole*w:], sld, rows, rest, w)
@@ -297,6 +298,9 @@ func packStripsVec(dst, src []float32, sld, rows, cols, w int) {
 
 func transposeVec(dst []float32, dld int, src []float32, sld, rows, cols int) {
 	r, n := 0, body(cols)
+	if rows > 0 && cols > 0 {
+		dst, src = dst[:(cols-1)*dld+rows], src[:(rows-1)*sld+cols]
+	}
 	for ; n > 0 && r+8 <= rows; r += 8 {
 		transpose8AVX2(n, &dst[r], dld, &src[r*sld], sld)
 		if n < cols {
