@@ -83,6 +83,7 @@ func TestFoldersThatAreRefused(t *testing.T) {
 		"outside":    {func(p *writePlan) { p.state.Tensors[0].Chunks[1].Offsets[0] = 5 }, nil, "a.weight: offsets [5 0] and sizes [2 4] reach outside the shape [6 4]"},
 		"big shape":  {func(p *writePlan) { p.state.Tensors[1].Shape[0] = 1 << 62 }, nil, `.metadata: "b.weight": a tensor of shape [4611686018427387904] does not fit any memory`},
 		"negative n": {func(p *writePlan) { p.state.Tensors[1].Shape[0] = -6 }, nil, `.metadata: "b.weight": negative size in [-6]`},
+		"twice":      {func(p *writePlan) { p.state.Objects[0].FQN = "a.weight" }, nil, `.metadata: "a.weight": the name stands twice`},
 		"no storage": {func(p *writePlan) { p.files[1].items = p.files[1].items[:1] }, nil, `.metadata: "b.weight": no storage entry for the chunk at [0]`},
 		"no pickle":  {nil, file(".metadata", func([]byte) []byte { return []byte("hello") }), ".metadata: pickle: offset 2: LIST: the opcode is not allowed here"},
 		"cut pickle": {nil, file(".metadata", func(b []byte) []byte { return b[:500] }), ""},
@@ -105,7 +106,12 @@ func TestFoldersThatAreRefused(t *testing.T) {
 			}
 		})
 	}
-	_, err := Open(filepath.Join(t.TempDir(), "absent"))
+	run := runFolder(t, []string{"step-9", "step-10"}, nil)
+	_, err := Open(run)
+	require.EqualError(t, err, "checkpoint "+run+": a folder of checkpoints: name one of them, such as "+StepDir(run, 10))
+	_, err = Open("testdata/safetensors")
+	require.EqualError(t, err, "checkpoint testdata/safetensors: a folder of safetensors files, not a DCP folder (no .metadata)")
+	_, err = Open(filepath.Join(t.TempDir(), "absent"))
 	require.ErrorContains(t, err, "no such file or directory")
 	require.Equal(t, int(exit.Input), exit.Code(err))
 }
@@ -204,4 +210,33 @@ func TestOldModules(t *testing.T) {
 	v, err := r.Object("train_state.step")
 	require.NoError(t, err)
 	require.Equal(t, int64(7), v)
+}
+
+// Each rank that saves alone leaves metadata of its own; they must agree.
+func TestRanksThatDisagree(t *testing.T) {
+	merge := func(a, b State) error {
+		dir := t.TempDir()
+		for i, s := range []State{a, b} {
+			one := filepath.Join(t.TempDir(), "one")
+			require.NoError(t, Write(context.Background(), one, s, WriteOptions{}))
+			md, err := os.ReadFile(filepath.Join(one, ".metadata"))
+			require.NoError(t, err)
+			data, err := os.ReadFile(filepath.Join(one, "__0_0.distcp"))
+			require.NoError(t, err)
+			name := []string{"__0_0.distcp", "__1_0.distcp"}[i]
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o666))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, []string{"__0.metadata", "__1.metadata"}[i]), bytes.ReplaceAll(md, []byte("__0_0.distcp"), []byte(name)), 0o666))
+		}
+		_, err := Open(dir)
+		return err
+	}
+	tensor := func(shape ...int64) State {
+		return State{Tensors: []Tensor{{FQN: "w", DType: dtype.Float32, Shape: shape, Chunks: Whole(shape, func([]byte, int64) error { return nil })}}}
+	}
+	object := State{Objects: []Object{{FQN: "w", Value: 1}}}
+	require.NoError(t, merge(tensor(4), tensor(4)))
+	require.NoError(t, merge(object, object))
+	require.EqualError(t, merge(tensor(4), tensor(5)), "checkpoint: w: ranks disagree: float32 [4] and float32 [5]")
+	require.EqualError(t, merge(tensor(4), object), "checkpoint: w: ranks disagree: a bytes item and a tensor")
+	require.EqualError(t, merge(object, tensor(4)), "checkpoint: w: ranks disagree: a tensor and a bytes item")
 }

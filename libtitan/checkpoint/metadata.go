@@ -88,6 +88,9 @@ func (p *metadataParser) parse(top *record) (*metadata, error) {
 }
 
 func (p *metadataParser) item(md *metadata, fqn string, v any) error {
+	if md.tensors[fqn] != nil || md.objects[fqn] != nil {
+		return errors.New("the name stands twice")
+	}
 	if t, ok := v.(*tensorState); ok {
 		meta, err := p.tensor(fqn, t)
 		md.tensors[fqn] = meta
