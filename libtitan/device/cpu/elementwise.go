@@ -1,7 +1,5 @@
 package cpu
 
-import "slices"
-
 // flatGrain is the elements of a task in kernels over flat slices: three inputs of it fit the L2 cache.
 const flatGrain = 8192
 
@@ -76,13 +74,7 @@ func (e *Engine) Narrow(y []uint16, x []float32) {
 func (e *Engine) SumSquares(x []float32) float64 {
 	parts := make([]float64, (len(x)+flatGrain-1)/flatGrain)
 	e.For(len(x), flatGrain, func(lo, hi int) {
-		var s [4]float64
-		for c := range slices.Chunk(x[lo:hi], 4) {
-			for i, v := range c {
-				s[i] += float64(v) * float64(v)
-			}
-		}
-		parts[lo/flatGrain] = (s[0] + s[2]) + (s[1] + s[3])
+		parts[lo/flatGrain] = e.k.sumSquares(x[lo:hi])
 	})
 	var sum float64
 	for _, p := range parts {

@@ -35,20 +35,21 @@ type kernels struct {
 	// softGradRows: row of s = p = 2^(mul*row - shift[r]), row of dp = p*(row - delta[r]).
 	softGradRows func(first, n int, s, dp []float32, ld int, mul float32, shift, delta []float32)
 
-	max      func(x []float32) float32                                        // -Inf when empty
-	dot      func(x, y []float32) float32                                     // sum x*y
-	dot3     func(x, y, z []float32) float32                                  // sum x*y*z
-	scale    func(y, x []float32, s float32)                                  // y = x*s
-	scaleMul func(y, x, w []float32, s float32)                               // y = x*s*w
-	normGrad func(dx, dw, dy, x, w []float32, r, s float32)                   // dx = dy*w*r - x*s; dw += dy*x*r
-	rope     func(y, x, cos, sin []float32, sign float32)                     // one head: pairs (2i,2i+1), len(cos) = len(x)/2
-	silu     func(y, a, b []float32)                                          // y = a*sigmoid(a)*b
-	siluGrad func(da, db, dy, a, b []float32)                                 //
-	add      func(y, a, b []float32)                                          // y = a+b
-	adamw    func(p, g, m, v []float32, s *adamScalars)                       //
-	widen    func(y []float32, x []uint16)                                    //
-	narrow   func(y []uint16, x []float32)                                    //
-	copyRows func(dst []float32, dld int, src []float32, sld, rows, cols int) // dst[r*dld+c] = src[r*sld+c]
+	max        func(x []float32) float32                                        // -Inf when empty
+	dot        func(x, y []float32) float32                                     // sum x*y
+	dot3       func(x, y, z []float32) float32                                  // sum x*y*z
+	sumSquares func(x []float32) float64                                        // in float64
+	scale      func(y, x []float32, s float32)                                  // y = x*s
+	scaleMul   func(y, x, w []float32, s float32)                               // y = x*s*w
+	normGrad   func(dx, dw, dy, x, w []float32, r, s float32)                   // dx = dy*w*r - x*s; dw += dy*x*r
+	rope       func(y, x, cos, sin []float32, sign float32)                     // the heads of a token: pairs (2i,2i+1) of each, len(cos) = H/2
+	silu       func(y, a, b []float32)                                          // y = a*sigmoid(a)*b
+	siluGrad   func(da, db, dy, a, b []float32)                                 //
+	add        func(y, a, b []float32)                                          // y = a+b
+	adamw      func(p, g, m, v []float32, s *adamScalars)                       //
+	widen      func(y []float32, x []uint16)                                    //
+	narrow     func(y []uint16, x []float32)                                    //
+	copyRows   func(dst []float32, dld int, src []float32, sld, rows, cols int) // dst[r*dld+c] = src[r*sld+c]
 	// packStrips cuts columns into strips of w, one after the other: dst[(c/w*rows+r)*w+c%w] = src[r*sld+c], zeros up to a whole strip.
 	packStrips func(dst, src []float32, sld, rows, cols, w int)
 	transpose  func(dst []float32, dld int, src []float32, sld, rows, cols int) // dst[c*dld+r] = src[r*sld+c]
@@ -58,7 +59,7 @@ type kernels struct {
 func scalarKernels() *kernels {
 	return &kernels{
 		name: "scalar", mr: 6, nr: 16, tile: tile6x16Go, tile6: tile6x16Go,
-		exp2: exp2Go, softmaxRows: softmaxRowsGo, softGradRows: softGradRowsGo, max: maxGo, dot: dotGo, dot3: dot3Go, scale: scaleGo, scaleMul: scaleMulGo,
+		exp2: exp2Go, softmaxRows: softmaxRowsGo, softGradRows: softGradRowsGo, max: maxGo, dot: dotGo, dot3: dot3Go, sumSquares: sumSquaresGo, scale: scaleGo, scaleMul: scaleMulGo,
 		normGrad: normGradGo, rope: ropeGo, silu: siluGo, siluGrad: siluGradGo, add: addGo, adamw: adamwGo,
 		widen: dtype.WidenBF16, narrow: dtype.NarrowBF16, copyRows: copyRowsGo, transpose: transposeGo, packStrips: packStripsGo,
 	}
@@ -125,6 +126,13 @@ func dot3Go(x, y, z []float32) float32 {
 	return sum8(s)
 }
 
+func sumSquaresGo(x []float32) (s float64) {
+	for _, v := range x {
+		s += float64(v) * float64(v)
+	}
+	return s
+}
+
 func sum8(s [8]float32) float32 {
 	return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
 }
@@ -150,10 +158,12 @@ func normGradGo(dx, dw, dy, x, w []float32, r, s float32) {
 }
 
 func ropeGo(y, x, cos, sin []float32, sign float32) {
-	for i, c := range cos {
-		s := sign * sin[i]
-		x0, x1 := x[2*i], x[2*i+1]
-		y[2*i], y[2*i+1] = x0*c-x1*s, x1*c+x0*s
+	for h := 0; h < len(x) && len(cos) > 0; h += 2 * len(cos) {
+		for i, c := range cos {
+			s, at := sign*sin[i], h+2*i
+			x0, x1 := x[at], x[at+1]
+			y[at], y[at+1] = x0*c-x1*s, x1*c+x0*s
+		}
 	}
 }
 

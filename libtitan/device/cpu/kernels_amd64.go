@@ -29,7 +29,7 @@ func avx2Kernels() *kernels {
 	k := scalarKernels()
 	k.name = "avx2"
 	k.tile, k.tile6 = tile6x16, tile6x16
-	k.exp2, k.softmaxRows, k.softGradRows, k.max, k.dot, k.dot3 = exp2Vec, softmaxRowsVec, softGradRowsVec, maxVec, dotVec, dot3Vec
+	k.exp2, k.softmaxRows, k.softGradRows, k.max, k.dot, k.dot3, k.sumSquares = exp2Vec, softmaxRowsVec, softGradRowsVec, maxVec, dotVec, dot3Vec, sumSquaresVec
 	k.scale, k.scaleMul, k.normGrad, k.rope = scaleVec, scaleMulVec, normGradVec, ropeVec
 	k.silu, k.siluGrad, k.add, k.adamw = siluVec, siluGradVec, addVec, adamwVec
 	k.widen, k.narrow = widenVec, narrowVec
@@ -78,6 +78,9 @@ func dotAVX2(n int, x, y *float32) float32
 func dot3AVX2(n int, x, y, z *float32) float32
 
 //go:noescape
+func sumSquaresAVX2(n int, x *float32) float64
+
+//go:noescape
 func scaleAVX2(n int, y, x *float32, s float32)
 
 //go:noescape
@@ -87,7 +90,7 @@ func scaleMulAVX2(n int, y, x, w *float32, s float32)
 func normGradAVX2(n int, dx, dw, dy, x, w *float32, r, s float32)
 
 //go:noescape
-func ropeAVX2(n int, y, x, cos, sin *float32, sign float32)
+func ropeAVX2(heads, n int, y, x, cos, sin *float32, sign float32)
 
 //go:noescape
 func siluAVX2(n int, y, a, b *float32)
@@ -175,6 +178,15 @@ func dot3Vec(x, y, z []float32) float32 {
 	return s + dot3Go(x[n:], y[n:], z[n:])
 }
 
+func sumSquaresVec(x []float32) float64 {
+	n := body(len(x))
+	var s float64
+	if n > 0 {
+		s = sumSquaresAVX2(n, &x[0])
+	}
+	return s + sumSquaresGo(x[n:])
+}
+
 func scaleVec(y, x []float32, s float32) {
 	n := body(len(x))
 	if n > 0 {
@@ -200,11 +212,12 @@ func normGradVec(dx, dw, dy, x, w []float32, r, s float32) {
 }
 
 func ropeVec(y, x, cos, sin []float32, sign float32) {
-	n := body(len(x))
-	if n > 0 {
-		ropeAVX2(n, &y[0], &x[0], &cos[0], &sin[0], sign)
+	h := 2 * len(cos)
+	if h == 0 || h%8 != 0 || len(x) == 0 {
+		ropeGo(y, x, cos, sin, sign)
+		return
 	}
-	ropeGo(y[n:], x[n:], cos[n/2:], sin[n/2:], sign)
+	ropeAVX2(len(x)/h, h, &y[0], &x[0], &cos[0], &sin[0], sign)
 }
 
 func siluVec(y, a, b []float32) {

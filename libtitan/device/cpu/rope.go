@@ -26,9 +26,7 @@ func rope[T elem](e *Engine, y, x []T, cos, sin []float32, B, S, N, H int, inver
 			c, s := cos[i%S*half:][:half], sin[i%S*half:][:half]
 			xr, out := widened(e.k, bx, x[i*row:][:row]), y[i*row:][:row]
 			yr := target(by, out)
-			for h := 0; h < row; h += H {
-				e.k.rope(yr[h:h+H], xr[h:h+H], c, s, sign)
-			}
+			e.k.rope(yr, xr, c, s, sign)
 			stored(e.k, out, yr)
 		}
 	})

@@ -95,6 +95,34 @@ dot3done:
 	VZEROUPPER
 	RET
 
+// func sumSquaresAVX2(n int, x *float32) float64
+TEXT ·sumSquaresAVX2(SB), NOSPLIT, $0-24
+	MOVQ n+0(FP), CX
+	MOVQ x+8(FP), SI
+	VXORPD Y0, Y0, Y0
+	VXORPD Y1, Y1, Y1
+	SHRQ $3, CX
+	JZ   sqdone
+
+sqloop:
+	VCVTPS2PD (SI), Y2
+	VCVTPS2PD 16(SI), Y3
+	VFMADD231PD Y2, Y2, Y0
+	VFMADD231PD Y3, Y3, Y1
+	ADDQ $32, SI
+	DECQ CX
+	JNZ  sqloop
+
+sqdone:
+	VADDPD Y1, Y0, Y0
+	VEXTRACTF128 $1, Y0, X1
+	VADDPD X1, X0, X0
+	VPERMILPD $1, X0, X1
+	VADDSD X1, X0, X0
+	VMOVSD X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
 // func scaleAVX2(n int, y, x *float32, s float32)
 TEXT ·scaleAVX2(SB), NOSPLIT, $0-28
 	MOVQ n+0(FP), CX
@@ -177,17 +205,19 @@ DATA pairs<>+16(SB)/8, $0x0000000200000002
 DATA pairs<>+24(SB)/8, $0x0000000300000003
 GLOBL pairs<>(SB), RODATA|NOPTR, $32
 
-// func ropeAVX2(n int, y, x, cos, sin *float32, sign float32)
-TEXT ·ropeAVX2(SB), NOSPLIT, $0-44
-	MOVQ n+0(FP), CX
-	MOVQ y+8(FP), DI
-	MOVQ x+16(FP), SI
-	MOVQ cos+24(FP), DX
-	MOVQ sin+32(FP), BX
-	VBROADCASTSS sign+40(FP), Y7
+// func ropeAVX2(heads, n int, y, x, cos, sin *float32, sign float32)
+// n is a head's width; all heads turn by the same tables.
+TEXT ·ropeAVX2(SB), NOSPLIT, $0-52
+	MOVQ heads+0(FP), R8
+	MOVQ y+16(FP), DI
+	MOVQ x+24(FP), SI
+	VBROADCASTSS sign+48(FP), Y7
 	VMOVUPS pairs<>(SB), Y6
-	SHRQ $3, CX
-	JZ   ropedone
+
+ropehead:
+	MOVQ n+8(FP), CX
+	MOVQ cos+32(FP), DX
+	MOVQ sin+40(FP), BX
 
 ropeloop:
 	VMOVUPS (DX), X0
@@ -204,10 +234,10 @@ ropeloop:
 	ADDQ $16, BX
 	ADDQ $32, SI
 	ADDQ $32, DI
-	DECQ CX
-	JNZ  ropeloop
-
-ropedone:
+	SUBQ $8, CX
+	JG   ropeloop
+	DECQ R8
+	JNZ  ropehead
 	VZEROUPPER
 	RET
 
