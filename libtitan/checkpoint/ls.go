@@ -80,7 +80,8 @@ func (r *Reader) matching(glob string) ([]Item, error) {
 }
 
 // inOrder runs work on several items at once and hands the results to emit in the items' order.
-func inOrder[T any](ctx context.Context, o ReadOptions, items []Item, work func(ctx context.Context, it Item, block int64) (T, error), emit func(Item, T) error) error {
+func inOrder[T any](ctx context.Context, o ReadOptions, items []Item,
+	work func(ctx context.Context, it Item, block int64) (T, error), emit func(Item, T) error) error {
 	jobs, block := o.limits()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(jobs + 1)
