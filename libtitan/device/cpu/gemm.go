@@ -4,11 +4,10 @@ package cpu
 // of fused multiply-adds: that, and nothing else here, decides the bits.
 const (
 	blockK = 256 // a panel of B (blockK x nr) stays in the 32 KiB L1 cache
-	blockM = 48  // rows of C in a task; a multiple of every mr. blockM x blockK of A stays in L2
-	blockN = 512 // columns of C in a task; a multiple of every nr
+	blockM = 48  // rows of C in a task; a multiple of every mr. blockM x blockK of A stays in the L2 cache
+	blockN = 512 // columns of C in a task, at most
 
-	manyTasks  = 32 // a product with fewer tasks of blockM x blockN is cut finer, to be shared evenly
-	packPanels = 8  // panels of B packed in a task
+	packPanels = 8 // panels of B packed in a task
 
 	packK = 4096 // at most packK x packN of B is packed at a time: 16 MiB
 	packN = 1024
@@ -126,11 +125,8 @@ func rowsWide[T elem](k *kernels, buf []float32, x []T, ld, rows, cols int) ([]f
 // tasks computes columns [j0,j0+cols) of C from a packed part of B, a task of at most blockM x blockN elements at a time.
 func (g *gemm[T, C]) tasks(bp []float32, p0, j0, m, depth, cols int, add bool) {
 	k := g.e.k
-	down, span := (m+blockM-1)/blockM, blockN
-	if down*cols < manyTasks*blockN {
-		span = blockN / 4
-	}
-	across := (cols + span - 1) / span
+	span := taskSpan(m, cols, g.e.threads)
+	down, across := (m+blockM-1)/blockM, (cols+span-1)/span
 	g.e.For(down*across, 1, func(lo, hi int) {
 		t := &task[T, C]{gemm: g, k: k, add: add}
 		ar := g.e.borrow(k.mr*k.nr+scratchFor[C](blockM*blockN)+blockM*blockK, 3)
@@ -141,6 +137,16 @@ func (g *gemm[T, C]) tasks(bp []float32, p0, j0, m, depth, cols int, add bool) {
 			t.block(bp, roundUp(cols, k.nr), p0, j0, i, j, min(blockM, m-i), min(span, cols-j), depth)
 		}
 	})
+}
+
+// taskSpan chooses the columns of C in a task, a multiple of every nr: blockN, or fewer while threads would have under three tasks
+// each. Narrow tasks pack A again for each, so they are the exception. No bits depend on it.
+func taskSpan(m, n, threads int) int {
+	span := blockN
+	for span > blockN/4 && (m+blockM-1)/blockM*((n+span-1)/span) < 3*threads {
+		span /= 2
+	}
+	return span
 }
 
 // task is the scratch of one worker: packed rows of A, the tile of C that sticks out, the float32 form of a bfloat16 C.
