@@ -24,7 +24,7 @@ CONST(e6, $0x3920fddc)
 CONST(log2e, $0x3fb8aa3b)   // log2(e) in two parts
 CONST(log2elo, $0x32a57060)
 CONST(expmin, $0xc2b00f34)  // -88.02969: exp of it is 2^-127
-CONST(expmax, $0x42b17218) // 88.72284: exp of it is 2^128
+CONST(expmax, $0x42b17218)  // 88.72284: exp of it is 2^128
 CONST(signbit, $0x80000000)
 
 // EXP2CONSTS loads what EXP2 needs; Y15 and Y14 are its factor and its subtrahend.

@@ -44,11 +44,11 @@ type kernels struct {
 	normGrad   func(dx, dw, dy, x, w []float32, r, s float32)                   // dx = dy*w*r - x*s; dw += dy*x*r
 	rope       func(y, x, cos, sin []float32, sign float32)                     // the heads of a token: pairs (2i,2i+1) of each, len(cos) = H/2
 	silu       func(y, a, b []float32)                                          // y = a*sigmoid(a)*b
-	siluGrad   func(da, db, dy, a, b []float32)                                 //
+	siluGrad   func(da, db, dy, a, b []float32)                                 // its backward
 	add        func(y, a, b []float32)                                          // y = a+b
-	adamw      func(p, g, m, v []float32, s *adamScalars)                       //
-	widen      func(y []float32, x []uint16)                                    //
-	narrow     func(y []uint16, x []float32)                                    //
+	adamw      func(p, g, m, v []float32, s *adamScalars)                       // see Engine.AdamW
+	widen      func(y []float32, x []uint16)                                    // bfloat16 to float32
+	narrow     func(y []uint16, x []float32)                                    // and back, ties to even
 	copyRows   func(dst []float32, dld int, src []float32, sld, rows, cols int) // dst[r*dld+c] = src[r*sld+c]
 	// packStrips cuts columns into strips of w, one after the other: dst[(c/w*rows+r)*w+c%w] = src[r*sld+c], zeros up to a whole strip.
 	packStrips func(dst, src []float32, sld, rows, cols, w int)
@@ -59,7 +59,8 @@ type kernels struct {
 func scalarKernels() *kernels {
 	return &kernels{
 		name: "scalar", mr: 6, nr: 16, tile: tile6x16Go, tile6: tile6x16Go,
-		exp2: exp2Go, softmaxRows: softmaxRowsGo, softGradRows: softGradRowsGo, max: maxGo, dot: dotGo, dot3: dot3Go, sumSquares: sumSquaresGo, scale: scaleGo, scaleMul: scaleMulGo,
+		exp2: exp2Go, softmaxRows: softmaxRowsGo, softGradRows: softGradRowsGo,
+		max: maxGo, dot: dotGo, dot3: dot3Go, sumSquares: sumSquaresGo, scale: scaleGo, scaleMul: scaleMulGo,
 		normGrad: normGradGo, rope: ropeGo, silu: siluGo, siluGrad: siluGradGo, add: addGo, adamw: adamwGo,
 		widen: dtype.WidenBF16, narrow: dtype.NarrowBF16, copyRows: copyRowsGo, transpose: transposeGo, packStrips: packStripsGo,
 	}
