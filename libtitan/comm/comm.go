@@ -1,19 +1,74 @@
-// Package comm says what a communication engine does for the ranks of a job; its subfolders are engines.
+// Package comm says what a communication engine does for the ranks of a job, and builds it from little: an
+// engine in a subfolder is a [Wire] that moves messages, and [New] makes a [Comm] of it. So collectives,
+// their order of summation, their checks and their errors are the same on every engine, bit for bit.
 package comm
 
-import "context"
+import (
+	"context"
+	"fmt"
 
-// Comm is one rank's end of an engine. A call blocks until it is done or ctx ends; when a rank fails, the
-// calls of all others fail.
+	"titan/libtitan/dtype"
+)
+
+// Comm is one rank's end of an engine. Any number of goroutines may call it, but the members of a group must call
+// its collectives in one order. A call blocks until it is done, ctx ends, or a rank was waited for too long.
+// A call that fails ends the job: it and every later call of every rank return that error.
+//
+// what names a collective in errors and logs: an op, an FQN. Members must agree on it.
 type Comm interface {
 	Rank() int
 	Size() int
-	// Send hands data to rank to under tag; data may be reused when it returns.
+	// Send hands data to rank to under tag and does not wait for it: data may be reused when it returns.
 	Send(ctx context.Context, to int, tag string, data []byte) error
-	// Recv fills data with what rank from sends under tag; the lengths must agree.
+	// Recv fills data with what rank from sent under tag, in the order of sending; the lengths must agree.
 	Recv(ctx context.Context, from int, tag string, data []byte) error
 	// Sum replaces data, on every rank, by its sum over the ranks, added in rank order.
 	Sum(ctx context.Context, data []float64) error
 	// Barrier returns when all ranks have called it.
 	Barrier(ctx context.Context) error
+
+	// AllGather fills out[i] with what member i of g gives as mine. len(out[i]) is its length: it may differ by
+	// member and may be 0.
+	AllGather(ctx context.Context, g Group, what string, mine []byte, out [][]byte) error
+	// ReduceScatter fills out with the reduction of the members' pieces[me], in the order of members. Lengths may
+	// differ by piece; out may be pieces[me] and overlap nothing else.
+	ReduceScatter(ctx context.Context, g Group, what string, dt dtype.DType, op Op, pieces [][]byte, out []byte) error
+	// AllReduce replaces data by its reduction over g in the order of members: the same bits on all.
+	AllReduce(ctx context.Context, g Group, what string, dt dtype.DType, op Op, data []byte) error
+	// AllToAll fills out[i] with member i's in[me]; in and out do not overlap.
+	AllToAll(ctx context.Context, g Group, what string, in, out [][]byte) error
+}
+
+// Group is the ranks that take part in a collective, in their order; the caller is one of them.
+// Groups of the same ranks and different names do not meet.
+type Group struct {
+	Name  string // the mesh axes: "dp_shard"
+	Ranks []int
+}
+
+func (g Group) String() string { return fmt.Sprintf("%s %v", g.Name, g.Ranks) }
+
+// World is the group of all ranks.
+func World(size int) Group {
+	g := Group{Name: "world", Ranks: make([]int, size)}
+	for r := range g.Ranks {
+		g.Ranks[r] = r
+	}
+	return g
+}
+
+// Op is how a reduction joins two elements.
+type Op uint8
+
+// The reductions. bfloat16 is summed in float32 and rounded once; Max of anything with NaN is NaN.
+const (
+	Sum Op = iota
+	Max
+)
+
+func (o Op) String() string {
+	if o <= Max {
+		return [...]string{"sum", "max"}[o]
+	}
+	return fmt.Sprintf("op(%d)", uint8(o))
 }

@@ -1,10 +1,10 @@
-// Package local runs the ranks of a job as goroutines of one process: [Run] starts them, and messages
-// are copies in memory.
+// Package local runs the ranks of a job as goroutines of one process: [Run] starts them. Nothing but [comm.Comm.Send]
+// copies a message: ranks read each other's buffers while the owners wait.
 package local
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -12,100 +12,116 @@ import (
 	"titan/libtitan/exit"
 )
 
-// Run calls f once for each of size ranks, all at the same time, and returns the first error; it cancels
-// the others' context then.
+// Run calls f once for each of size ranks, all at the same time, and returns the first error; the others' context
+// and their calls end with it then.
 func Run(ctx context.Context, size int, f func(ctx context.Context, c comm.Comm) error) error {
-	w := &world{size: size, boxes: map[address]chan []byte{}}
+	return RunWith(ctx, size, comm.Options{}, f)
+}
+
+// RunWith is Run with options.
+func RunWith(ctx context.Context, size int, o comm.Options, f func(ctx context.Context, c comm.Comm) error) error {
+	w := make(world, size)
+	for r := range w {
+		w[r] = comm.NewInbox(size)
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	for r := range size {
-		g.Go(func() (err error) {
-			defer func() {
-				if v := recover(); v != nil {
-					err = exit.Bug.Errorf("rank %d: bug: %v (please report this)", r, v)
-				}
-			}()
-			return f(ctx, &rank{w, r})
+		g.Go(func() error {
+			err := call(ctx, comm.New(&wire{w, r}, size, o), f)
+			w.end(r, err)
+			return err
 		})
 	}
 	return g.Wait()
 }
 
-type address struct {
-	from, to int
-	tag      string
+// call runs one rank.
+func call(ctx context.Context, c comm.Comm, f func(ctx context.Context, c comm.Comm) error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = exit.Bug.Errorf("rank %d: bug: %v (please report this)", c.Rank(), v)
+		}
+	}()
+	return f(ctx, c)
 }
 
-type world struct {
-	size  int
-	mu    sync.Mutex
-	boxes map[address]chan []byte
-}
+// world is the ranks' inboxes.
+type world []*comm.Inbox
 
-// box is where the message of an address waits; a tag may be used again once its message was taken.
-func (w *world) box(a address) chan []byte {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.boxes[a] == nil {
-		w.boxes[a] = make(chan []byte, 1)
+// end tells all ranks that one has ended.
+func (w world) end(rank int, err error) {
+	for _, b := range w {
+		if err != nil {
+			b.Fail(err)
+		} else {
+			b.Leave(rank)
+		}
 	}
-	return w.boxes[a]
 }
 
-type rank struct {
-	*world
+type wire struct {
+	world
 	me int
 }
 
-func (r *rank) Rank() int { return r.me }
-func (r *rank) Size() int { return r.size }
+func (w *wire) Rank() int          { return w.me }
+func (w *wire) Inbox() *comm.Inbox { return w.world[w.me] }
+func (w *wire) Fail(err error)     { w.end(w.me, err) }
 
-func (r *rank) Send(ctx context.Context, to int, tag string, data []byte) error {
-	select {
-	case r.box(address{r.me, to, tag}) <- append([]byte(nil), data...):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+func (w *wire) Post(to int, channel, head string, body []byte) comm.Sent {
+	m := &message{head: head, body: body, sender: w.Inbox(), from: w.me, to: to, done: make(chan struct{})}
+	w.world[to].Put(w.me, channel, m)
+	return m
+}
+
+// message is the sender's buffer itself. It is the receiver's from Read or View until done is closed, and the
+// sender's again after that. When the job fails, state decides whether Drop or the receiver came first.
+type message struct {
+	head     string
+	body     []byte
+	sender   *comm.Inbox
+	from, to int
+	state    atomic.Int32
+	done     chan struct{}
+}
+
+const (
+	posted int32 = iota
+	taken        // by the receiver
+	closed       // by the sender or the receiver
+)
+
+func (m *message) Head() string { return m.head }
+func (m *message) Size() int    { return len(m.body) }
+
+func (m *message) Wait(ctx context.Context) error {
+	return m.sender.Await(ctx, m.to, m.done)
+}
+
+func (m *message) Drop() {
+	if !m.state.CompareAndSwap(posted, closed) {
+		<-m.done
 	}
 }
 
-func (r *rank) Recv(ctx context.Context, from int, tag string, data []byte) error {
-	select {
-	case got := <-r.box(address{from, r.me, tag}):
-		if len(got) != len(data) {
-			return exit.Bug.Errorf("recv %s from rank %d: %d bytes came, %d were expected", tag, from, len(got), len(data))
-		}
-		copy(data, got)
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+func (m *message) View(ctx context.Context) ([]byte, error) {
+	if !m.state.CompareAndSwap(posted, taken) {
+		return nil, exit.Lost.Errorf("rank %d no longer gives it", m.from)
 	}
+	return m.body, nil
 }
 
-// Sum gathers at rank 0, which adds in rank order and sends the result to all.
-func (r *rank) Sum(ctx context.Context, data []float64) error {
-	const tag = "sum" // ranks call collectives in one order, and a box holds one message
-	mine := bytesOf(data)
-	if r.me != 0 {
-		if err := r.Send(ctx, 0, tag, mine); err != nil {
-			return err
-		}
-		return r.Recv(ctx, 0, tag, mine)
+func (m *message) Read(ctx context.Context, dst []byte) error {
+	body, err := m.View(ctx)
+	if err == nil {
+		copy(dst, body)
+		m.Close()
 	}
-	theirs := make([]float64, len(data))
-	for from := 1; from < r.size; from++ {
-		if err := r.Recv(ctx, from, tag, bytesOf(theirs)); err != nil {
-			return err
-		}
-		for i, x := range theirs {
-			data[i] += x
-		}
-	}
-	for to := 1; to < r.size; to++ {
-		if err := r.Send(ctx, to, tag, mine); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
-func (r *rank) Barrier(ctx context.Context) error { return r.Sum(ctx, nil) }
+func (m *message) Close() {
+	if m.state.CompareAndSwap(taken, closed) || m.state.CompareAndSwap(posted, closed) {
+		close(m.done)
+	}
+}
