@@ -53,7 +53,7 @@ func New(m *manifest.Manifest) (*Job, error) {
 		}
 		j.Stages, j.StageRank = [][]string{pipeline.Modules(m.Model.Config.NumLayers)}, []int{0}
 	}
-	if j.schedule, err = pipeline.Build(name, m.Mesh.Dims.PP, microbatches); err != nil {
+	if j.schedule, err = pipeline.Build(name, m.Mesh.Dims.PP, len(j.Stages)/m.Mesh.Dims.PP, microbatches); err != nil {
 		return nil, exit.Input.Wrap(err)
 	}
 	j.Rows = m.Training.LocalBatchSize / microbatches

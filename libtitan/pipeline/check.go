@@ -3,54 +3,69 @@ package pipeline
 import (
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // Check proves that s can be run and does all the work: every stage is on one rank, takes each microbatch forward
-// once and then backward once (a B, or an I and a later W), every rank receives in the order in which the other
-// sends, and nobody waits for ever. The error, nil if all is well, names rank, column (from 0) and action.
+// once and then backward once (a B, or an I and a later W), and nobody waits for ever when a result is kept for
+// its taker until the taker comes. The error, nil if all is well, names rank, column (from 0) and action.
 func Check(s *Schedule) error {
-	for _, check := range []func(*Schedule) error{checkActions, checkOrder, checkChannels} {
+	for _, check := range []func(*Schedule) error{checkActions, checkOrder} {
 		if err := check(s); err != nil {
 			return fmt.Errorf("schedule %s: %w", s.Name, err)
 		}
 	}
-	_, err := Simulate(s)
+	_, err := Simulate(s, Ticks())
 	return err
 }
 
-// place is where an action stands; column is one more, so that the zero place is nowhere.
-type place struct{ rank, column int }
-
-// places holds the place of every action that s could have. Actions must be in range.
+// places holds where in its rank's list each action that s could have stands, counted from 1; 0 is nowhere.
+// Actions must be in range.
 type places struct {
 	s  *Schedule
-	at []place // by stage, microbatch and kind
+	at []int32 // by stage, microbatch and kind
 }
 
-const kinds = "FBIW"
+var kindNumber = map[Kind]int{Forward: 0, Backward: 1, InputGrad: 2, WeightGrad: 3}
 
 func newPlaces(s *Schedule) places {
-	return places{s, make([]place, len(kinds)*s.NumStages*s.NumMicrobatches)}
+	return places{s, make([]int32, len(kindNumber)*s.NumStages*s.NumMicrobatches)}
 }
 
-func (p places) of(a Action) *place {
-	return &p.at[(a.Stage*p.s.NumMicrobatches+a.Microbatch)*len(kinds)+strings.IndexByte(kinds, byte(a.Kind))]
+func (p places) of(a Action) *int32 {
+	return &p.at[(a.Stage*p.s.NumMicrobatches+a.Microbatch)*len(kindNumber)+kindNumber[a.Kind]]
+}
+
+func inBounds(numStages, numMicrobatches int) error {
+	if min(numStages, numMicrobatches) < 0 || max(numStages, numMicrobatches) > maxActions || numStages*numMicrobatches > maxActions {
+		return fmt.Errorf("%d stages of %d microbatches are more than %d actions", numStages, numMicrobatches, maxActions)
+	}
+	return nil
 }
 
 // inRange says what of s cannot be looked up in a table.
 func inRange(s *Schedule) error {
-	if s.NumStages < 0 || s.NumMicrobatches < 0 || s.NumStages > maxActions || s.NumMicrobatches > maxActions || s.NumStages*s.NumMicrobatches > maxActions {
-		return fmt.Errorf("%d stages of %d microbatches are more than %d actions", s.NumStages, s.NumMicrobatches, maxActions)
+	if err := inBounds(s.NumStages, s.NumMicrobatches); err != nil {
+		return err
+	}
+	if len(s.StageRank) != s.NumStages {
+		return fmt.Errorf("%d stages have a rank, of %d", len(s.StageRank), s.NumStages)
+	}
+	for stage, rank := range s.StageRank {
+		if rank < 0 || rank >= len(s.Ranks) {
+			return fmt.Errorf("stage %d is on rank %d of %d", stage, rank, len(s.Ranks))
+		}
 	}
 	for rank, actions := range s.Ranks {
-		for column, a := range actions {
+		for i, a := range actions {
+			if _, ok := kindNumber[a.Kind]; !ok {
+				return fmt.Errorf("%s: %v: kind %s is none of F, B, I, W", s.place(rank, i), a, a.Kind)
+			}
 			if a.Stage < 0 || a.Stage >= s.NumStages || a.Microbatch < 0 || a.Microbatch >= s.NumMicrobatches {
-				return fmt.Errorf("rank %d, column %d: %v: there are %d stages and %d microbatches", rank, column, a, s.NumStages, s.NumMicrobatches)
+				return fmt.Errorf("%s: %v: there are %d stages and %d microbatches", s.place(rank, i), a, s.NumStages, s.NumMicrobatches)
 			}
-			if strings.IndexByte(kinds, byte(a.Kind)) < 0 {
-				return fmt.Errorf("rank %d, column %d: %v: kind %c is none of F, B, I, W", rank, column, a, a.Kind)
-			}
+		}
+		if n := len(actions); n > 0 && actions[n-1].WithNext {
+			return fmt.Errorf("%s: %v: nothing follows that it could be grouped with", s.place(rank, n-1), actions[n-1])
 		}
 	}
 	return nil
@@ -62,18 +77,16 @@ func checkActions(s *Schedule) error {
 		return err
 	}
 	seen := newPlaces(s)
-	rankOf := map[int]int{}
 	for rank, actions := range s.Ranks {
-		for column, a := range actions {
-			if first, ok := rankOf[a.Stage]; ok && first != rank {
-				return fmt.Errorf("rank %d, column %d: %v: stage %d is on rank %d too", rank, column, a, a.Stage, first)
+		for i, a := range actions {
+			if home := s.StageRank[a.Stage]; home != rank {
+				return fmt.Errorf("%s: %v: stage %d is on rank %d too", s.place(rank, i), a, a.Stage, home)
 			}
-			rankOf[a.Stage] = rank
 			p := seen.of(a)
-			if p.column > 0 {
-				return fmt.Errorf("rank %d, column %d: %v: done before, in column %d", rank, column, a, p.column-1)
+			if *p > 0 {
+				return fmt.Errorf("%s: %v: done before, in column %d", s.place(rank, i), a, s.column(rank, int(*p)-1))
 			}
-			*p = place{rank, column + 1}
+			*p = int32(i + 1)
 		}
 	}
 	return nil
@@ -82,9 +95,9 @@ func checkActions(s *Schedule) error {
 // checkOrder looks at the actions of one stage and microbatch: F, then B, or I and W.
 func checkOrder(s *Schedule) error {
 	at := newPlaces(s)
-	for rank, actions := range s.Ranks {
-		for column, a := range actions {
-			*at.of(a) = place{rank, column + 1}
+	for _, actions := range s.Ranks {
+		for i, a := range actions {
+			*at.of(a) = int32(i + 1)
 		}
 	}
 	var faults []error
@@ -109,100 +122,43 @@ func joined(errs []error) error {
 }
 
 func checkOne(at places, stage, m int) error {
-	get := func(k Kind) (place, bool) {
-		p := *at.of(Action{stage, k, m})
-		p.column--
-		return p, p.column >= 0
+	get := func(k Kind) (i int, ok bool) {
+		i = int(*at.of(Action{Stage: stage, Kind: k, Microbatch: m})) - 1
+		return i, i >= 0
 	}
 	f, hasF := get(Forward)
 	b, hasB := get(Backward)
 	i, hasI := get(InputGrad)
 	w, hasW := get(WeightGrad)
-	fault := func(p place, k Kind, why string) error {
-		return fmt.Errorf("rank %d, column %d: %v: %s", p.rank, p.column, Action{stage, k, m}, why)
+	rank := at.s.StageRank[stage]
+	fault := func(i int, k Kind, why string) error {
+		return fmt.Errorf("%s: %v: %s", at.s.place(rank, i), Action{Stage: stage, Kind: k, Microbatch: m}, why)
+	}
+	twice := func(i int, k Kind) error {
+		return fault(i, k, fmt.Sprintf("the full backward in column %d has done it", at.s.column(rank, b)))
+	}
+	missing := func(what string) error {
+		return fmt.Errorf("rank %d: stage %d, microbatch %d has no %s", rank, stage, m, what)
 	}
 	switch {
 	case !hasF:
-		return fmt.Errorf("stage %d, microbatch %d has no forward", stage, m)
+		return missing("forward")
 	case hasB && hasI:
-		return fault(i, InputGrad, fmt.Sprintf("the full backward in column %d has done it", b.column))
+		return twice(i, InputGrad)
 	case hasB && hasW:
-		return fault(w, WeightGrad, fmt.Sprintf("the full backward in column %d has done it", b.column))
+		return twice(w, WeightGrad)
+	case !hasB && !hasI && !hasW:
+		return missing("backward")
 	case !hasB && !hasI:
-		return fmt.Errorf("stage %d, microbatch %d has no backward", stage, m)
+		return fault(w, WeightGrad, "its input gradient is missing")
 	case hasI && !hasW:
 		return fault(i, InputGrad, fmt.Sprintf("stage %d never gets the weight gradient of microbatch %d", stage, m))
-	case hasB && b.column < f.column:
+	case hasB && b < f:
 		return fault(b, Backward, "comes before its forward")
-	case hasI && i.column < f.column:
+	case hasI && i < f:
 		return fault(i, InputGrad, "comes before its forward")
-	case hasI && w.column < i.column:
+	case hasI && w < i:
 		return fault(w, WeightGrad, "comes before its input gradient")
 	}
 	return nil
-}
-
-// channel is what one rank sends another.
-type channel struct{ from, to int }
-
-// checkChannels verifies that each rank takes what another sends in the order in which it is sent: channels
-// between ranks deliver in order.
-func checkChannels(s *Schedule) error {
-	rankOf := s.StageRanks()
-	sent, taken := map[channel][]Action{}, map[channel][]Action{}
-	for rank, actions := range s.Ranks {
-		for _, a := range actions {
-			if next, ok := sendsTo(a, s.NumStages); ok && rankOf[next.Stage] != rank {
-				c := channel{rank, rankOf[next.Stage]}
-				sent[c] = append(sent[c], a)
-			}
-			if prev, ok := needs(a, s.NumStages); ok && rankOf[prev.Stage] != rank {
-				c := channel{rankOf[prev.Stage], rank}
-				taken[c] = append(taken[c], prev)
-			}
-		}
-	}
-	for c, actions := range sent {
-		for i, a := range actions {
-			if want := taken[c][i]; a.Stage != want.Stage || a.Microbatch != want.Microbatch || (a.Kind == Forward) != (want.Kind == Forward) {
-				return fmt.Errorf("rank %d sends %v when rank %d waits for %v: send in the order in which they are taken", c.from, a, c.to, want)
-			}
-		}
-	}
-	return nil
-}
-
-// sendsTo is the action on the neighbouring stage that waits for a's result.
-func sendsTo(a Action, numStages int) (Action, bool) {
-	switch {
-	case a.Kind == Forward && a.Stage+1 < numStages:
-		return Action{a.Stage + 1, Forward, a.Microbatch}, true
-	case (a.Kind == Backward || a.Kind == InputGrad) && a.Stage > 0:
-		return Action{a.Stage - 1, Backward, a.Microbatch}, true
-	}
-	return Action{}, false
-}
-
-// needs is the action on the neighbouring stage whose result a waits for; for a backward, B stands for I as well.
-func needs(a Action, numStages int) (Action, bool) {
-	switch {
-	case a.Kind == Forward && a.Stage > 0:
-		return Action{a.Stage - 1, Forward, a.Microbatch}, true
-	case (a.Kind == Backward || a.Kind == InputGrad) && a.Stage+1 < numStages:
-		return Action{a.Stage + 1, Backward, a.Microbatch}, true
-	}
-	return Action{}, false
-}
-
-// StageRanks maps each stage to the rank whose actions hold it.
-func (s *Schedule) StageRanks() []int {
-	ranks := make([]int, s.NumStages)
-	for rank, actions := range s.Ranks {
-		for _, a := range actions {
-			if a.Stage >= 0 && a.Stage < s.NumStages {
-				ranks[a.Stage] = rank
-			}
-		}
-	}
-	return ranks
 }

@@ -2,102 +2,215 @@ package pipeline
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// Timeline is what a schedule takes when every action lasts one tick and a result arrives at once.
+// Times says how long an action lasts, and how long a result takes to the next stage's rank. The unit is the
+// caller's.
+type Times struct{ F, B, I, W, Send int }
+
+// Ticks are the times by which schedules are usually drawn: one for each action, none for a result.
+func Ticks() Times { return Times{F: 1, B: 1, I: 1, W: 1} }
+
+func (t Times) of(k Kind) int {
+	switch k {
+	case Forward:
+		return t.F
+	case Backward:
+		return t.B
+	case InputGrad:
+		return t.I
+	}
+	return t.W
+}
+
+// Timeline is when a schedule's actions run.
 type Timeline struct {
-	Makespan int     // ticks from the first action to the end of the last
-	Bubble   float64 // share of the ranks' time that they idle
-	Start    [][]int // tick at which each rank's actions start
-	InFlight []int   // by stage: most microbatches between their forward and the end of their backward
+	Makespan int       // from the first action to the end of the last
+	Bubble   float64   // share of the ranks' time that they idle
+	Idle     []float64 // share of each rank's
+	Start    [][]int   // when each rank's actions start
+	InFlight []int     // by stage: most microbatches between their forward and the end of their backward
 }
 
 // Simulate runs s: each rank takes its actions in order, one starting when the rank is free and what it needs has
-// arrived; a result is kept for its taker, so that sending never waits. The error says who waits for what when
-// nobody can go on.
-func Simulate(s *Schedule) (*Timeline, error) {
+// arrived, those of a group when that holds for all of them; a result is kept for its taker, so that sending never
+// waits, nor does it keep the rank. The error says who waits for what when nobody can go on.
+func Simulate(s *Schedule, times Times) (*Timeline, error) {
 	if err := inRange(s); err != nil {
 		return nil, fmt.Errorf("schedule %s: %w", s.Name, err)
 	}
-	end := newEnds(s)
-	next := make([]int, len(s.Ranks))
-	free := make([]int, len(s.Ranks))
-	t := &Timeline{Start: make([][]int, len(s.Ranks))}
-	total, done := 0, 0
-	for _, actions := range s.Ranks {
-		total += len(actions)
-	}
-	for moved := true; moved; {
-		moved = false
-		for rank, actions := range s.Ranks {
-			for next[rank] < len(actions) {
-				a := actions[next[rank]]
-				start, ok := end.ready(a, free[rank])
-				if !ok {
-					break
-				}
-				free[rank] = start + 1
-				*end.of(a) = start + 1
-				t.Start[rank] = append(t.Start[rank], start)
-				t.Makespan = max(t.Makespan, start+1)
-				next[rank]++
-				done++
-				moved = true
+	n := len(s.Ranks)
+	t := &Timeline{Idle: make([]float64, n), Start: make([][]int, n), InFlight: inFlight(s)}
+	free, busy := make([]int, n), make([]int, n)
+	suppliers := s.suppliers()
+	stuck := advance(s.Ranks, suppliers, func(at spot) {
+		start := free[at.rank]
+		for _, from := range suppliers(at) {
+			arrived := t.Start[from.rank][from.i] + times.of(s.Ranks[from.rank][from.i].Kind)
+			if from.rank != at.rank {
+				arrived += times.Send
 			}
+			start = max(start, arrived)
 		}
+		took := times.of(s.Ranks[at.rank][at.i].Kind)
+		free[at.rank] = start + took
+		busy[at.rank] += took
+		t.Start[at.rank] = append(t.Start[at.rank], start)
+		t.Makespan = max(t.Makespan, start+took)
+	})
+	if stuck != nil {
+		return nil, fmt.Errorf("schedule %s: deadlock: %s", s.Name, s.waits(stuck))
 	}
-	if done < total {
-		return nil, deadlock(s, next)
-	}
-	if t.Makespan > 0 {
-		ticks := len(s.Ranks) * t.Makespan
-		t.Bubble = float64(ticks-total) / float64(ticks)
-	}
-	t.InFlight = inFlight(s)
+	t.idle(busy)
 	return t, nil
 }
 
-// ends holds the tick at which each action ended, 0 for one that has not run. An I stands in for the B whose
-// place it takes.
-type ends struct {
-	s  *Schedule
-	at []int // by stage, microbatch, and F, B or I, W
-}
-
-func newEnds(s *Schedule) ends { return ends{s, make([]int, 3*s.NumStages*s.NumMicrobatches)} }
-
-func (e ends) of(a Action) *int {
-	kind := 0
-	switch a.Kind {
-	case Backward, InputGrad:
-		kind = 1
-	case WeightGrad:
-		kind = 2
+// idle settles what share of their time the ranks do not work.
+func (t *Timeline) idle(busy []int) {
+	worked, total := 0, len(busy)*t.Makespan
+	if total == 0 {
+		return
 	}
-	return &e.at[3*(a.Stage*e.s.NumMicrobatches+a.Microbatch)+kind]
-}
-
-// ready is the first tick from earliest at which a can start, false if what it needs has not been made yet.
-func (e ends) ready(a Action, earliest int) (start int, ok bool) {
-	prev, waits := needs(a, e.s.NumStages)
-	if !waits {
-		return earliest, true
+	for rank, b := range busy {
+		worked += b
+		t.Idle[rank] = float64(t.Makespan-b) / float64(t.Makespan)
 	}
-	arrived := *e.of(prev)
-	return max(earliest, arrived), arrived > 0
+	t.Bubble = float64(total-worked) / float64(total)
 }
 
-func deadlock(s *Schedule, next []int) error {
-	var waits []string
-	for rank, actions := range s.Ranks {
-		if next[rank] < len(actions) {
-			a := actions[next[rank]]
-			prev, _ := needs(a, s.NumStages)
-			waits = append(waits, fmt.Sprintf("rank %d, column %d: %v waits for %v", rank, next[rank], a, prev))
+// spot is where an action stands: i counts in its rank's list.
+type spot struct{ rank, i int }
+
+// nowhere is the spot of an action that is not there.
+var nowhere = spot{-1, 0}
+
+// advance takes each rank's actions in order, each after those of need, and tells do; need's answer is good until
+// the next call. It returns how many each rank has done when not all could be, else nil.
+func advance(ranks [][]Action, need func(spot) []spot, do func(spot)) (stuck []int) {
+	next := make([]int, len(ranks))
+	waiting := map[spot][]int{} // ranks, by what they wait for
+	queue := make([]int, len(ranks))
+	for rank := range ranks {
+		queue[rank] = rank
+	}
+	missing := func(at spot) (spot, bool) {
+		for _, from := range need(at) {
+			if from == nowhere || next[from.rank] <= from.i {
+				return from, true
+			}
+		}
+		return spot{}, false
+	}
+	left := 0
+	for _, actions := range ranks {
+		left += len(actions)
+	}
+	for len(queue) > 0 {
+		rank := queue[0]
+		queue = queue[1:]
+		for next[rank] < len(ranks[rank]) {
+			at := spot{rank, next[rank]}
+			if from, blocked := missing(at); blocked {
+				waiting[from] = append(waiting[from], rank)
+				break
+			}
+			do(at)
+			next[rank]++
+			left--
+			queue = append(queue, waiting[at]...)
+			delete(waiting, at)
 		}
 	}
-	return fmt.Errorf("schedule %s: deadlock: %s", s.Name, strings.Join(waits, "; "))
+	if left > 0 {
+		return next
+	}
+	return nil
+}
+
+// suppliers makes the function that finds the actions whose results the action at a spot, or its group, waits
+// for. What it returns is good until the next call.
+func (s *Schedule) suppliers() func(spot) []spot {
+	at := newPlaces(s)
+	for _, actions := range s.Ranks {
+		for i, a := range actions {
+			*at.of(a) = int32(i + 1)
+		}
+	}
+	find := func(a Action) spot {
+		i := *at.of(a)
+		if i == 0 && a.Kind == Backward {
+			a.Kind = InputGrad
+			i = *at.of(a)
+		}
+		if i == 0 {
+			return nowhere
+		}
+		return spot{s.StageRank[a.Stage], int(i) - 1}
+	}
+	var found []spot
+	return func(at spot) []spot {
+		found = found[:0]
+		for _, a := range group(s.Ranks[at.rank][at.i:]) {
+			if prev, waits := needs(a, s.NumStages); waits {
+				found = append(found, find(prev))
+			}
+		}
+		return found
+	}
+}
+
+// needs is the action on the neighbouring stage whose result a waits for; for a backward, B stands for I as well.
+func needs(a Action, numStages int) (Action, bool) {
+	switch {
+	case a.Kind == Forward && a.Stage > 0:
+		return Action{Stage: a.Stage - 1, Kind: Forward, Microbatch: a.Microbatch}, true
+	case (a.Kind == Backward || a.Kind == InputGrad) && a.Stage+1 < numStages:
+		return Action{Stage: a.Stage + 1, Kind: Backward, Microbatch: a.Microbatch}, true
+	}
+	return Action{}, false
+}
+
+// group is the first action of rest, with those that are grouped with it.
+func group(rest []Action) []Action {
+	n := 1
+	for rest[n-1].WithNext {
+		n++
+	}
+	return rest[:n]
+}
+
+// waits says what each rank waits for that has done next of its actions.
+func (s *Schedule) waits(next []int) string {
+	var waits []string
+	for rank, actions := range s.Ranks {
+		if next[rank] == len(actions) {
+			continue
+		}
+		for i, a := range group(actions[next[rank]:]) {
+			prev, ok := needs(a, s.NumStages)
+			if ok && !slices.ContainsFunc(s.Ranks[s.StageRank[prev.Stage]][:next[s.StageRank[prev.Stage]]], prev.suppliedBy) {
+				waits = append(waits, fmt.Sprintf("%s: %v waits for %v", s.place(rank, next[rank]+i), a, prev))
+				break
+			}
+		}
+	}
+	return few(waits)
+}
+
+// suppliedBy says whether done gives what waits for a.
+func (a Action) suppliedBy(done Action) bool {
+	return done.Stage == a.Stage && done.Microbatch == a.Microbatch && (done.Kind == a.Kind || a.Kind == Backward && done.Kind == InputGrad)
+}
+
+// few joins the first of many words for an error's one line.
+func few(words []string) string {
+	const most = 8
+	if n := len(words) - most; n > 0 {
+		words = append(words[:most:most], fmt.Sprintf("and %d more", n))
+	}
+	return strings.Join(words, "; ")
 }
 
 // inFlight counts, in each rank's own order, the microbatches whose activations a stage holds.

@@ -90,7 +90,7 @@ func TestPipelinesHaveTheBitsOfOneRank(t *testing.T) {
 				require.Len(t, want, 10)
 				require.Less(t, want[9].Loss, want[0].Loss)
 				for _, pp := range []int{1, 2, 4} {
-					for _, schedule := range pipeline.Names() {
+					for _, schedule := range []string{"GPipe", "1F1B"} {
 						got := steps(t, pipelined(t, job(), pp, microbatches, schedule))
 						require.Equal(t, want, got, "pp %d %s", pp, schedule)
 					}

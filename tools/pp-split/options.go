@@ -75,11 +75,11 @@ func (o *options) fill(m *manifest.Manifest) error {
 	for i, fqns := range stages {
 		p.Stages = append(p.Stages, manifest.Stage{Stage: i, PPRank: pipeline.LoopRank(i, pp), FQNs: fqns, NumParams: m.Model.Config.StageParams(fqns)})
 	}
-	s, err := pipeline.Build(p.Schedule, pp, p.NumMicrobatches)
+	s, err := pipeline.Build(p.Schedule, pp, 0, p.NumMicrobatches)
 	if err != nil {
 		return exit.Input.Wrap(err)
 	}
-	if o.timeline, err = pipeline.Simulate(s); err != nil {
+	if o.timeline, err = pipeline.Simulate(s, pipeline.Ticks()); err != nil {
 		return exit.Input.Wrap(err)
 	}
 	p.Bubble = o.timeline.Bubble

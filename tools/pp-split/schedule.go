@@ -46,14 +46,14 @@ func scheduleVerb() app.Verb {
 			} else if !e.Given("microbatches") {
 				microbatches = pp
 			}
-			s, err := pipeline.Build(kind, pp, microbatches)
+			s, err := pipeline.Build(kind, pp, 0, microbatches)
 			if err == nil {
 				err = pipeline.Check(s)
 			}
 			if err != nil {
 				return exit.Input.Wrap(err)
 			}
-			line, err := pipeline.Simulate(s)
+			line, err := pipeline.Simulate(s, pipeline.Ticks())
 			if err != nil {
 				return err
 			}
@@ -91,7 +91,7 @@ func writeJSON(w io.Writer, s *pipeline.Schedule, t *pipeline.Timeline) error {
 		PeakInFlight    []int      `json:"peak_in_flight"`
 		StageRanks      []int      `json:"stage_ranks"`
 		Ranks           [][]string `json:"ranks"`
-	}{s.Name, s.NumStages, s.NumMicrobatches, t.Makespan, t.Bubble, t.InFlight, s.StageRanks(), names(s)})
+	}{s.Name, s.NumStages, s.NumMicrobatches, t.Makespan, t.Bubble, t.InFlight, s.StageRank, names(s)})
 }
 
 // names lists each rank's actions by name.
