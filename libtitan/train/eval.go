@@ -78,7 +78,7 @@ func Eval(ctx context.Context, m *manifest.Manifest, steps int, o Options) (Eval
 		return Evaluation{}, err
 	}
 	defer r.close()
-	if r.held, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, false); err != nil {
+	if r.held, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {
 		return Evaluation{}, err
 	}
 	defer r.held.Close()

@@ -43,7 +43,7 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 	}
 	defer r.train.Close()
 	if len(m.Data.ValidationPaths) > 0 && m.Data.ValidationInterval > 0 {
-		if r.held, err = r.openData(ctx, m.Data.ValidationPaths, nil, false); err != nil {
+		if r.held, err = r.openData(ctx, m.Data.ValidationPaths, nil, !m.Data.Sequential); err != nil {
 			return fmt.Errorf("validation data: %w", err)
 		}
 		defer r.held.Close()
