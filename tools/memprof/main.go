@@ -18,6 +18,7 @@ const example = `meshplan --model llama3-1b --pp 4 | pp-split | memprof simulate
 func main() { app.Main(tool()) }
 
 func tool() app.Tool {
+	var w watchFlags
 	return app.Tool{
 		Name:    "memprof",
 		Usage:   "profile memory",
@@ -28,6 +29,11 @@ func tool() app.Tool {
 			Example:  example,
 			Run:      simulate,
 			Manifest: true,
+		}, {
+			Name: "watch", Usage: "sample the memory of this machine's GPUs, as CSV",
+			Example: "memprof watch --interval 500 > memory.csv",
+			Flags:   w.flags(),
+			Run:     func(ctx context.Context, e *app.Env) error { return watch(ctx, e, &w) },
 		}},
 	}
 }
