@@ -12,7 +12,7 @@ import (
 var rooms = [][]string{
 	{"train"},
 	{"parallel", "estimate", "checkpoint", "optim", "data"},
-	{"model/llama3", "exec", "comm/local", "comm/mpi", "comm/nccl", "tokenizer"},
+	{"model/llama3", "exec", "comm/local", "comm/mpi", "comm/nccl", "comm/commtest", "tokenizer"},
 	{"nn", "pass", "plan", "device/cpu", "device/cuda", "device/nvml"},
 	{"op", "alloc", "comm"},
 	{"graph", "device", "manifest", "exit"},
