@@ -21,7 +21,7 @@ type TensorBoard struct {
 // Protocol buffer keys (field number << 3 | wire type) of event.proto and summary.proto.
 const (
 	eventWallTime    = 1<<3 | 1 // double, seconds
-	eventStep        = 2<<3 | 0 // int64
+	eventStep        = 2 << 3   // int64
 	eventFileVersion = 3<<3 | 2 // string
 	eventSummary     = 5<<3 | 2 // Summary
 	summaryValue     = 1<<3 | 2 // repeated Summary.Value

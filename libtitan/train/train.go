@@ -75,7 +75,6 @@ type run struct {
 	job         *parallel.Job
 	engine      *cpu.Engine
 	from        *checkpoint.Reader // nil: the parameters come from the seed
-	fromName    map[string]string  // our names to the checkpoint's
 	start       position           // where from left off
 	train, held *dataset
 	report      *report

@@ -43,7 +43,6 @@ func tool() app.Tool {
 
 // flags are the command line: what goes into the manifest, and what is of this run alone.
 type flags struct {
-	m                              manifest.Manifest
 	paths, exclude, held           []string
 	checkpoint                     manifest.Checkpoint
 	data                           manifest.Data
