@@ -46,7 +46,19 @@ type Group struct {
 	Ranks []int
 }
 
-func (g Group) String() string { return fmt.Sprintf("%s %v", g.Name, g.Ranks) }
+// String is "dp_shard [2 3]", and "dp_shard [0 2 .. 62]" for many ranks with a stride.
+func (g Group) String() string {
+	r := g.Ranks
+	for i := 2; i < len(r); i++ {
+		if r[i]-r[i-1] != r[1]-r[0] {
+			return fmt.Sprintf("%s %v", g.Name, r)
+		}
+	}
+	if len(r) <= 8 {
+		return fmt.Sprintf("%s %v", g.Name, r)
+	}
+	return fmt.Sprintf("%s [%d %d .. %d]", g.Name, r[0], r[1], r[len(r)-1])
+}
 
 // World is the group of all ranks.
 func World(size int) Group {

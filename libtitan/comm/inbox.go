@@ -111,14 +111,20 @@ func (b *Inbox) Err() error {
 	return b.cause
 }
 
-// Await waits until done is closed, by rank peer: the wait of a [Sent].
-func (b *Inbox) Await(ctx context.Context, peer int, done <-chan struct{}) error {
+// Failed is closed when the job has failed.
+func (b *Inbox) Failed() <-chan struct{} { return b.failed }
+
+// Left is closed when a rank has ended well.
+func (b *Inbox) Left(rank int) <-chan struct{} { return b.left[rank] }
+
+// Await waits until done is closed; it gives up when giveUp is closed, which may be nil.
+func (b *Inbox) Await(ctx context.Context, done, giveUp <-chan struct{}) error {
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
 	case <-b.failed:
-	case <-b.left[peer]:
+	case <-giveUp:
 	}
 	select {
 	case <-done:

@@ -20,7 +20,7 @@ type Case struct {
 	Sizes   []int // numbers of ranks to play it with
 	Timeout time.Duration
 	Rank    func(ctx context.Context, c comm.Comm) error
-	Errors  []string // by rank, a part of the error it must end with; "" where it ends well; nil: all end well
+	Errors  []string // by rank, a part of the error it must end with; "" where that may be any; nil: all end well
 }
 
 // Start plays a case on an engine and returns each rank's error text, "" where it ended well.
@@ -35,13 +35,12 @@ func Run(t *testing.T, start Start) {
 				errs := start(t, c, size)
 				require.Len(t, errs, size)
 				for r, got := range errs {
-					switch {
-					case c.Errors == nil || c.Errors[r] == "":
+					if c.Errors == nil {
 						require.Empty(t, got, "rank %d", r)
-					default:
-						require.Contains(t, got, c.Errors[r], "rank %d", r)
-						require.NotContains(t, got, "\n", "rank %d", r)
+						continue
 					}
+					require.Contains(t, got, c.Errors[r], "rank %d", r)
+					require.NotContains(t, got, "\n", "rank %d", r)
 				}
 				require.Less(t, time.Since(began), time.Minute)
 			})
@@ -59,16 +58,26 @@ func Find(name string) (Case, error) {
 	return Case{}, fmt.Errorf("no case %q", name)
 }
 
-// Cases are all cases: those that work and those that must fail.
-var Cases = append([]Case{
-	{Name: "gather", Sizes: sizes, Rank: gather},
-	{Name: "scatter", Sizes: sizes, Rank: scatter},
-	{Name: "reduce", Sizes: sizes, Rank: reduce},
-	{Name: "all to all", Sizes: sizes, Rank: allToAll},
-	{Name: "groups", Sizes: []int{4, 8}, Rank: groups},
-	{Name: "tags", Sizes: sizes, Rank: tags},
-	{Name: "sum and barrier", Sizes: sizes, Rank: sumAndBarrier},
-	{Name: "all at once", Sizes: []int{3, 4}, Rank: allAtOnce},
-}, failures...)
+// Cases are all cases: what must work, one after another in one job, and what must fail.
+var Cases = append([]Case{{Name: "works", Sizes: []int{1, 2, 3, 4, 8}, Rank: works}}, failures...)
 
-var sizes = []int{1, 2, 3, 4, 8}
+func works(ctx context.Context, c comm.Comm) error {
+	for _, part := range []struct {
+		name string
+		rank func(ctx context.Context, c comm.Comm) error
+	}{
+		{"all gather", gather},
+		{"reduce scatter", scatter},
+		{"all reduce", reduce},
+		{"all to all", allToAll},
+		{"groups", groups},
+		{"tags", tags},
+		{"all at once", allAtOnce},
+		{"sum and barrier", sumAndBarrier},
+	} {
+		if err := part.rank(ctx, c); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return nil
+}

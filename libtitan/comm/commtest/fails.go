@@ -89,6 +89,14 @@ var failures = []Case{
 		return c.Barrier(ctx)
 	}, Errors: all(2, "rank 1: bug: no such layer (please report this)")},
 
+	{Name: "nil pointer", Sizes: []int{2}, Rank: func(ctx context.Context, c comm.Comm) error {
+		if c.Rank() == 1 {
+			var none *Case
+			return errors.New(none.Name)
+		}
+		return c.Barrier(ctx)
+	}, Errors: all(2, "rank 1: bug: runtime error: invalid memory address or nil pointer dereference (please report this)")},
+
 	{Name: "cancelled", Sizes: []int{3}, Rank: func(ctx context.Context, c comm.Comm) error {
 		if c.Rank() == 2 {
 			return c.Recv(ctx, 1, "never", nil)

@@ -95,7 +95,7 @@ func (m *message) Head() string { return m.head }
 func (m *message) Size() int    { return len(m.body) }
 
 func (m *message) Wait(ctx context.Context) error {
-	return m.sender.Await(ctx, m.to, m.done)
+	return m.sender.Await(ctx, m.done, m.sender.Left(m.to))
 }
 
 func (m *message) Drop() {
