@@ -128,10 +128,11 @@ type Float8 struct {
 
 // Pipeline is the model cut into stages, and the order in which they run.
 type Pipeline struct {
-	Schedule        string  `json:"schedule"`         // GPipe or 1F1B
-	NumMicrobatches int     `json:"num_microbatches"` // parts of a local batch, each passed through the stages by itself
-	Stages          []Stage `json:"stages,omitempty"` // in the order of the model; absent before pp-split
-	Bubble          float64 `json:"bubble,omitempty"` // idle share of a rank's time, all actions taking one tick a stage (F 1, B 1)
+	Schedule        string   `json:"schedule"`          // the order of the ranks' work, by name; CSV: that of actions
+	NumMicrobatches int      `json:"num_microbatches"`  // parts of a local batch, each passed through the stages by itself
+	Actions         []string `json:"actions,omitempty"` // of schedule CSV: for each pp rank, its row of PyTorch's schedule CSV
+	Stages          []Stage  `json:"stages,omitempty"`  // in the order of the model; absent before pp-split
+	Bubble          float64  `json:"bubble,omitempty"`  // idle share of the ranks' time when each action takes one tick
 }
 
 // Stage is one part of the model: whole modules, named as the whole model names them.

@@ -119,13 +119,66 @@ func (m *Manifest) checkModes(p *problems) {
 	}
 }
 
-func (m *Manifest) checkStages(p *problems) {
-	if m.Pipeline == nil || m.Pipeline.Stages == nil {
+// Schedule lays out the pipeline section of a valid m: by name, or as its actions say. A rank runs as many stages
+// as there are for it, and before pp-split the fewest that the schedule allows.
+func (m *Manifest) Schedule() (*pipeline.Schedule, error) {
+	pipe, pp := m.Pipeline, m.Mesh.Dims.PP
+	if pipe.Schedule != pipeline.CSV {
+		return pipeline.Build(pipe.Schedule, pp, len(pipe.Stages)/pp, pipe.NumMicrobatches)
+	}
+	s, err := pipeline.ReadCSV(strings.NewReader(strings.Join(pipe.Actions, "\n")))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(s.Ranks) != pp:
+		return nil, fmt.Errorf("schedule CSV: it has %d ranks, but mesh.dims.pp is %d", len(s.Ranks), pp)
+	case s.NumMicrobatches != pipe.NumMicrobatches:
+		return nil, fmt.Errorf("schedule CSV: it has %d microbatches, but pipeline.num_microbatches is %d", s.NumMicrobatches, pipe.NumMicrobatches)
+	}
+	return s, nil
+}
+
+// stageRanks is the pp rank of each stage, without the work of laying the schedule out where its name says it.
+func (m *Manifest) stageRanks() ([]int, error) {
+	pipe, pp := m.Pipeline, m.Mesh.Dims.PP
+	if pipe.Schedule != pipeline.CSV {
+		return pipeline.StageRank(pipe.Schedule, pp, len(pipe.Stages)/pp, pipe.NumMicrobatches)
+	}
+	s, err := m.Schedule()
+	if err != nil {
+		return nil, err
+	}
+	return s.StageRank, nil
+}
+
+func (m *Manifest) checkPipeline(p *problems) {
+	pipe := m.Pipeline
+	if pipe == nil {
 		return
 	}
-	stages, pp := m.Pipeline.Stages, m.Mesh.Dims.PP
-	if len(stages) != pp {
-		p.add("pipeline.stages: %d stages, but schedule %s runs one on each of mesh.dims.pp %d ranks: run pp-split again", len(stages), m.Pipeline.Schedule, pp)
+	stages, pp := pipe.Stages, m.Mesh.Dims.PP
+	if len(stages)%pp != 0 {
+		p.add("pipeline.stages: %d stages do not divide among mesh.dims.pp %d ranks: run pp-split again", len(stages), pp)
+		return
+	}
+	if pipe.Actions != nil && pipe.Schedule != pipeline.CSV {
+		p.add("pipeline.actions: schedule %s has its own: set pipeline.schedule to %s, or leave them out", pipe.Schedule, pipeline.CSV)
+	}
+	rankOf, err := m.stageRanks()
+	if err != nil {
+		p.add("pipeline: %v", err)
+		return
+	}
+	if stages != nil {
+		m.checkStages(p, rankOf)
+	}
+}
+
+// checkStages verifies that the stages are those of the schedule, by its map of stages to ranks, and of the model.
+func (m *Manifest) checkStages(p *problems, rankOf []int) {
+	stages := m.Pipeline.Stages
+	if len(stages) != len(rankOf) {
+		p.add("pipeline.stages: %d stages, but schedule %s has %d: run pp-split again", len(stages), m.Pipeline.Schedule, len(rankOf))
 		return
 	}
 	fqns := make([][]string, len(stages))
@@ -134,7 +187,7 @@ func (m *Manifest) checkStages(p *problems) {
 		if s.Stage != i {
 			p.add("pipeline.stages.%d.stage is %d: stages stand in order, from 0", i, s.Stage)
 		}
-		if want := pipeline.LoopRank(i, pp); s.PPRank != want {
+		if want := rankOf[i]; s.PPRank != want {
 			p.add("pipeline.stages.%d.pp_rank is %d: schedule %s runs stage %d on rank %d", i, s.PPRank, m.Pipeline.Schedule, i, want)
 		}
 	}

@@ -83,7 +83,7 @@ var choices = []struct {
 	{"activation_checkpoint.mode", []string{"none", "full", "selective"}},
 	{"compile.components", []string{"model", "loss"}},
 	{"float8.recipe", []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"}},
-	{"pipeline.schedule", pipeline.Names()},
+	{"pipeline.schedule", append(pipeline.Names(), pipeline.CSV)},
 }
 
 // required are the sections without which there is no job.
@@ -116,7 +116,7 @@ func Validate(m *Manifest) error {
 	m.checkMesh(&p)
 	m.checkBatch(&p)
 	m.checkModes(&p)
-	m.checkStages(&p)
+	m.checkPipeline(&p)
 	return p.err()
 }
 

@@ -1,9 +1,14 @@
 package manifest
 
 import (
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"titan/libtitan/pipeline"
 )
 
 func TestValidateAccepts(t *testing.T) {
@@ -23,6 +28,72 @@ func TestValidateAccepts(t *testing.T) {
 		m := sample()
 		require.NoError(t, Set(m, sets...))
 		require.NoError(t, Validate(m), "%v", sets)
+	}
+}
+
+// staged is sample with four stages on its two ranks.
+func staged(schedule string, rankOf ...int) *Manifest {
+	m := sample()
+	m.Pipeline.Schedule, m.Pipeline.NumMicrobatches, m.Pipeline.Stages = schedule, 4, nil
+	for i, fqns := range [][]string{{"tok_embeddings", "layers.0"}, {"layers.1", "layers.2"}, {"layers.3", "layers.4"}, {"layers.5", "norm", "lm_head"}} {
+		m.Pipeline.Stages = append(m.Pipeline.Stages, Stage{Stage: i, PPRank: rankOf[i], FQNs: fqns})
+	}
+	m.Derive()
+	return m
+}
+
+func TestValidateSchedules(t *testing.T) {
+	loop, v := []int{0, 1, 0, 1}, []int{0, 1, 1, 0}
+	for name, rankOf := range map[string][]int{"Interleaved1F1B": loop, "LoopedBFS": loop, "InterleavedZeroBubble": loop, "ZBVZeroBubble": v, "DualPipeV": v} {
+		m := staged(name, rankOf...)
+		require.NoError(t, Validate(m), name)
+		s, err := m.Schedule()
+		require.NoError(t, err)
+		require.Equal(t, rankOf, s.StageRank)
+		require.NoError(t, pipeline.Check(s))
+		m.Pipeline.Stages[2].PPRank, m.Pipeline.Stages[3].PPRank = rankOf[3], rankOf[2]
+		require.ErrorContains(t, Validate(m), "pipeline.stages.2.pp_rank is "+strconv.Itoa(rankOf[3])+": schedule "+name+" runs stage 2 on rank "+strconv.Itoa(rankOf[2]))
+	}
+	require.EqualError(t, Validate(staged("1F1B", loop...)), "manifest: pipeline: schedule 1F1B: 2 stages a rank: it runs exactly 1")
+	m := staged("DualPipeV", v...)
+	m.Pipeline.NumMicrobatches = 2
+	require.EqualError(t, Validate(m), "manifest: pipeline: schedule DualPipeV: 2 microbatches are fewer than its 4 stages: use at least 4")
+	m.Pipeline.Stages = nil
+	require.ErrorContains(t, Validate(m), "use at least 4", "before pp-split, too")
+	m = staged("LoopedBFS", loop...)
+	m.Pipeline.Stages = m.Pipeline.Stages[:3]
+	require.ErrorContains(t, Validate(m), "pipeline.stages: 3 stages do not divide among mesh.dims.pp 2 ranks: run pp-split again")
+}
+
+func TestValidateCSV(t *testing.T) {
+	s, err := pipeline.Build("ZBVZeroBubble", 2, 2, 4)
+	require.NoError(t, err)
+	m := staged("CSV", s.StageRank...)
+	for _, actions := range s.Ranks {
+		m.Pipeline.Actions = append(m.Pipeline.Actions, strings.Join(pipeline.Cells(actions), ","))
+	}
+	require.NoError(t, Validate(m))
+	got, err := m.Schedule()
+	require.NoError(t, err)
+	require.Equal(t, s.Ranks, got.Ranks)
+	for name, c := range map[string]struct {
+		change func(m *Manifest)
+		want   string
+	}{
+		"name":         {func(m *Manifest) { m.Pipeline.Schedule = "ZBVZeroBubble" }, "pipeline.actions: schedule ZBVZeroBubble has its own: set pipeline.schedule to CSV, or leave them out"},
+		"none":         {func(m *Manifest) { m.Pipeline.Actions = nil }, "pipeline: schedule CSV: rank 0 has no actions: each row is a pipeline rank with stages of its own"},
+		"microbatches": {func(m *Manifest) { m.Pipeline.NumMicrobatches = 2 }, "pipeline: schedule CSV: it has 4 microbatches, but pipeline.num_microbatches is 2"},
+		"action":       {func(m *Manifest) { m.Pipeline.Actions[1] = "1F0," + m.Pipeline.Actions[1] }, "pipeline: schedule CSV: rank 1, column 1: 1F0: done before, in column 0"},
+		"ranks":        {func(m *Manifest) { m.Mesh.Dims.PP, m.Mesh.WorldSize = 4, 4 }, "pipeline: schedule CSV: it has 2 ranks, but mesh.dims.pp is 4"},
+		"stages":       {func(m *Manifest) { m.Pipeline.Stages = m.Pipeline.Stages[:2] }, "pipeline.stages: 2 stages, but schedule CSV has 4: run pp-split again"},
+	} {
+		bad := *m
+		pipe := *m.Pipeline
+		pipe.Actions = slices.Clone(pipe.Actions)
+		mesh := *m.Mesh
+		bad.Pipeline, bad.Mesh = &pipe, &mesh
+		c.change(&bad)
+		require.EqualError(t, Validate(&bad), "manifest: "+c.want, name)
 	}
 }
 
@@ -50,7 +121,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"accumulation", []string{"training.grad_accum_steps=2"}, "training.grad_accum_steps is 2, but global_batch_size 8 / (local_batch_size 8 * 1 data-parallel ranks) = 1"},
 		{"microbatches", []string{"pipeline.num_microbatches=3"}, "pipeline.num_microbatches 3 does not divide training.local_batch_size 8 (it may be 1, 2, 4, 8)"},
 		{"dtype", []string{"training.mixed_precision_param=float16"}, `training.mixed_precision_param: "float16" is not among float32, bfloat16`},
-		{"schedule", []string{"pipeline.schedule=2F2B"}, `pipeline.schedule: "2F2B" is not among GPipe, 1F1B`},
+		{"schedule", []string{"pipeline.schedule=2F2B"}, `pipeline.schedule: "2F2B" is not among GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV, CSV`},
 		{"lr", []string{"optimizer.lr=-1"}, "optimizer.lr is -1: it must be at least 0"},
 		{"beta", []string{"optimizer.beta2=1"}, "optimizer.beta2 is 1: it must be at most 0.9999999999999999"},
 		{"norm", []string{"training.max_norm=0"}, "training.max_norm is 0: it must be above 0"},
@@ -67,7 +138,7 @@ func TestValidateRefuses(t *testing.T) {
 			"model.config.num_experts 6 is not divisible by mesh.dims.ep 4"},
 		{"ep dense", []string{"mesh.dims.ep=4", "mesh.world_size=4", "mesh.dims={\"pp\":1,\"dp_shard\":4}", "training.global_batch_size=32", "pipeline=null"},
 			"mesh.dims.ep 4 needs a model with experts, but model.config.num_experts is 0"},
-		{"stage count", []string{"mesh.dims.pp=4", "mesh.world_size=4"}, "pipeline.stages: 2 stages, but schedule 1F1B runs one on each of mesh.dims.pp 4 ranks: run pp-split again"},
+		{"stage count", []string{"mesh.dims.pp=4", "mesh.world_size=4"}, "pipeline.stages: 2 stages do not divide among mesh.dims.pp 4 ranks: run pp-split again"},
 		{"stage lost a layer", []string{"pipeline.stages.0.fqns=tok_embeddings,layers.0,layers.2"}, "pipeline.stages: layers.1 is in no stage"},
 		{"stage repeats a layer", []string{"pipeline.stages.1.fqns=layers.2,layers.3,layers.4,layers.5,norm,lm_head"}, "pipeline.stages: layers.2 is in stage 0 and again in stage 1"},
 		{"stage cuts a layer", []string{"pipeline.stages.1.fqns=layers.3,layers.4.attention.wq,layers.5,norm,lm_head"},

@@ -9,7 +9,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"titan/libtitan/exit"
-	"titan/libtitan/manifest"
 	"titan/libtitan/pipeline"
 	"titan/tools/internal/app"
 )
@@ -17,7 +16,9 @@ import (
 // options are the command line.
 type options struct {
 	schedule       string
+	csvFile        string
 	microbatches   int
+	stagesPerRank  int
 	layersPerStage int
 	first, last    int // layers that the embedding and the head count for
 	balance        string
@@ -35,7 +36,9 @@ func defaults() *options {
 func (o *options) flags() []cli.Flag {
 	return []cli.Flag{
 		app.Choice(&o.schedule, pipeline.Names(), "order of the stages' work (default: the manifest's)", "schedule"),
+		app.Text(&o.csvFile, "take the order of work, and each stage's rank, from `FILE`: PyTorch's schedule CSV", "schedule-csv"),
 		app.Count(&o.microbatches, "microbatches of a local batch (default: the manifest's, else one a row)", "microbatches"),
+		app.Count(&o.stagesPerRank, "stages of a pipeline rank (default: the manifest's, else the fewest that the schedule allows)", "stages-per-rank"),
 		app.Count(&o.layersPerStage, "effective layers of a stage, to find the number of stages", "layers-per-stage"),
 		app.Count(&o.first, "layers that the first stage has less", "first-stage-less-layers"),
 		app.Count(&o.last, "layers that the last stage has less", "last-stage-less-layers"),
@@ -44,47 +47,6 @@ func (o *options) flags() []cli.Flag {
 		app.Count(&o.layers, "split a model of `N` layers, without a manifest", "layers"),
 		app.Count(&o.stages, "into `N` stages, without a manifest", "stages"),
 	}
-}
-
-// fill writes the pipeline section of m.
-func (o *options) fill(m *manifest.Manifest) error {
-	if m.Model == nil || m.Mesh == nil || m.Training == nil {
-		return nil // Validate says so
-	}
-	pp, layers := m.Mesh.Dims.PP, m.Model.Config.NumLayers
-	p := &manifest.Pipeline{Schedule: o.schedule, NumMicrobatches: m.Training.LocalBatchSize}
-	if pp == 1 {
-		p.NumMicrobatches = 1
-	}
-	if was := m.Pipeline; was != nil {
-		p.Schedule, p.NumMicrobatches = was.Schedule, was.NumMicrobatches
-	}
-	if o.given("schedule") {
-		p.Schedule = o.schedule
-	}
-	if o.given("microbatches") {
-		p.NumMicrobatches = o.microbatches
-	}
-	stages, err := o.cut(layers, pp, pp)
-	if err != nil {
-		return err
-	}
-	if len(stages) != pp {
-		return exit.Input.Errorf("%d stages for %d pipeline ranks: schedule %s runs one stage a rank", len(stages), pp, p.Schedule)
-	}
-	for i, fqns := range stages {
-		p.Stages = append(p.Stages, manifest.Stage{Stage: i, PPRank: pipeline.LoopRank(i, pp), FQNs: fqns, NumParams: m.Model.Config.StageParams(fqns)})
-	}
-	s, err := pipeline.Build(p.Schedule, pp, 0, p.NumMicrobatches)
-	if err != nil {
-		return exit.Input.Wrap(err)
-	}
-	if o.timeline, err = pipeline.Simulate(s, pipeline.Ticks()); err != nil {
-		return exit.Input.Wrap(err)
-	}
-	p.Bubble = o.timeline.Bubble
-	m.Pipeline = p
-	return nil
 }
 
 // cut makes the stages: those of the file, or by the rule, numStages of them unless --layers-per-stage says how many.

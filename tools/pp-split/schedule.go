@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -14,72 +15,131 @@ import (
 	"titan/tools/internal/app"
 )
 
+// source says which schedule is meant.
+type source struct {
+	kind, csvFile                   string
+	pp, stagesPerRank, microbatches int
+}
+
 // scheduleVerb prints a schedule.
 func scheduleVerb() app.Verb {
-	kind, format, pp, microbatches, check := "1F1B", "csv", 0, 0, false
+	from := source{kind: "1F1B"}
+	format, times, check, lowered := "csv", "", false, false
 	return app.Verb{
-		Name: "schedule", Usage: "print, check and time a schedule, a manifest's or one of --kind, --pp and --microbatches", Manifest: true,
+		Name: "schedule", Usage: "print, check and time a schedule: a manifest's, a file's or one of --kind, --pp and --microbatches", Manifest: true,
 		Example: "pp-split schedule --kind 1F1B --pp 4 --microbatches 8 --explain",
 		Flags: []cli.Flag{
-			app.Choice(&kind, pipeline.Names(), "schedule", "kind", "schedule"),
-			app.Count(&pp, "pipeline ranks", "pp"),
-			app.Count(&microbatches, "microbatches (default: as many as ranks)", "microbatches"),
+			app.Text(&from.csvFile, "read the schedule from `FILE`: PyTorch's CSV, of work alone or lowered", "csv"),
+			app.Choice(&from.kind, pipeline.Names(), "schedule", "kind", "schedule"),
+			app.Count(&from.pp, "pipeline ranks", "pp"),
+			app.Count(&from.stagesPerRank, "stages of a rank (default: the fewest that the schedule allows)", "stages-per-rank"),
+			app.Count(&from.microbatches, "microbatches (default: twice as many as ranks)", "microbatches"),
+			app.Text(&times, "how long actions and messages last, as in `F=2,B=4,I=2,W=2,send=1` (default: 1, messages 0)", "times"),
 			app.Switch(&check, "check only: print no actions", "check"),
+			app.Switch(&lowered, "print sends, receives and reductions, too", "lowered"),
 			app.Choice(&format, []string{"csv", "json"}, "form of the actions", "format"),
 		},
 		Run: func(_ context.Context, e *app.Env) error {
-			if !e.Given("pp") {
-				m, err := e.ReadManifest()
-				if err != nil {
-					return err
-				}
-				if m.Pipeline == nil {
-					return exit.Input.Errorf("manifest: there is no pipeline section: run pp-split first, or give --pp")
-				}
-				pp = m.Mesh.Dims.PP
-				if !e.Given("kind") {
-					kind = m.Pipeline.Schedule
-				}
-				if !e.Given("microbatches") {
-					microbatches = m.Pipeline.NumMicrobatches
-				}
-			} else if !e.Given("microbatches") {
-				microbatches = pp
-			}
-			s, err := pipeline.Build(kind, pp, 0, microbatches)
-			if err == nil {
-				err = pipeline.Check(s)
-			}
+			last, err := parseTimes(times)
 			if err != nil {
-				return exit.Input.Wrap(err)
+				return exit.Usage.Errorf("--times: %w", err)
 			}
-			line, err := pipeline.Simulate(s, pipeline.Ticks())
+			s, err := from.schedule(e)
 			if err != nil {
 				return err
 			}
+			line, err := pipeline.Simulate(s, last)
+			if err != nil {
+				return exit.Input.Wrap(err)
+			}
 			explain(e.Explain, s, line)
 			if check {
-				e.Log.Info("the schedule is valid", "makespan", line.Makespan, "bubble", line.Bubble, "peak_in_flight", fmt.Sprint(line.InFlight))
+				e.Log.Info("the schedule is valid", "stage_ranks", fmt.Sprint(s.StageRank), "microbatches", s.NumMicrobatches,
+					"makespan", line.Makespan, "bubble", line.Bubble, "peak_in_flight", fmt.Sprint(line.InFlight))
 				return nil
 			}
-			return e.WriteOut(func(w io.Writer) error { return formats[format](w, s, line) })
+			ranks := s.Ranks
+			if lowered {
+				ranks = s.Lower()
+			}
+			return e.WriteOut(func(w io.Writer) error {
+				if format == "json" {
+					return writeJSON(w, s, ranks, line)
+				}
+				return pipeline.WriteCSV(w, ranks)
+			})
 		},
 	}
 }
 
-var formats = map[string]func(io.Writer, *pipeline.Schedule, *pipeline.Timeline) error{"csv": writeCSV, "json": writeJSON}
-
-// writeCSV writes the actions as torchtitan reads them: a row for each rank.
-func writeCSV(w io.Writer, s *pipeline.Schedule, _ *pipeline.Timeline) error {
-	for _, row := range names(s) {
-		if _, err := fmt.Fprintln(w, strings.Join(row, ",")); err != nil {
-			return err
+// schedule reads or makes the schedule that is meant, and checks it.
+func (from source) schedule(e *app.Env) (*pipeline.Schedule, error) {
+	if from.csvFile != "" {
+		for _, flag := range []string{"kind", "pp", "stages-per-rank", "microbatches"} {
+			if e.Given(flag) {
+				return nil, exit.Usage.Errorf("--%s and --csv exclude each other: the file says it", flag)
+			}
 		}
+		return readCSV(from.csvFile)
 	}
-	return nil
+	s, err := from.build(e)
+	if err != nil {
+		return nil, err
+	}
+	return s, exit.Input.Wrap(pipeline.Check(s))
 }
 
-func writeJSON(w io.Writer, s *pipeline.Schedule, t *pipeline.Timeline) error {
+func (from source) build(e *app.Env) (*pipeline.Schedule, error) {
+	if !e.Given("pp") {
+		m, err := e.ReadManifest()
+		if err != nil {
+			return nil, err
+		}
+		p := m.Pipeline
+		if p == nil {
+			return nil, exit.Input.Errorf("manifest: there is no pipeline section: run pp-split first, or give --pp")
+		}
+		if !e.Given("kind") && !e.Given("microbatches") && !e.Given("stages-per-rank") {
+			s, err := m.Schedule()
+			return s, exit.Input.Wrap(err)
+		}
+		from.pp = m.Mesh.Dims.PP
+		if !e.Given("kind") {
+			from.kind = p.Schedule
+		}
+		if !e.Given("microbatches") {
+			from.microbatches = p.NumMicrobatches
+		}
+	} else if !e.Given("microbatches") {
+		from.microbatches = 2 * from.pp
+	}
+	s, err := pipeline.Build(from.kind, from.pp, from.stagesPerRank, from.microbatches)
+	return s, exit.Input.Wrap(err)
+}
+
+// parseTimes reads F=2,B=4,I=2,W=2,send=1. What is left out keeps its tick.
+func parseTimes(text string) (pipeline.Times, error) {
+	t := pipeline.Ticks()
+	if text == "" {
+		return t, nil
+	}
+	of := map[string]*int{"F": &t.F, "B": &t.B, "I": &t.I, "W": &t.W, "send": &t.Send}
+	for word := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(word, "=")
+		n, err := strconv.ParseUint(value, 10, 20)
+		if of[name] == nil || err != nil {
+			return t, fmt.Errorf("%q: want F, B, I, W or send, =, and a whole number below a million", word)
+		}
+		*of[name] = int(n)
+	}
+	return t, nil
+}
+
+func writeJSON(w io.Writer, s *pipeline.Schedule, ranks [][]pipeline.Action, t *pipeline.Timeline) error {
+	rows := make([][]string, len(ranks))
+	for rank, actions := range ranks {
+		rows[rank] = pipeline.Cells(actions)
+	}
 	j := json.NewEncoder(w)
 	j.SetIndent("", "  ")
 	return j.Encode(struct {
@@ -88,36 +148,9 @@ func writeJSON(w io.Writer, s *pipeline.Schedule, t *pipeline.Timeline) error {
 		NumMicrobatches int        `json:"num_microbatches"`
 		Makespan        int        `json:"makespan"`
 		Bubble          float64    `json:"bubble"`
+		Idle            []float64  `json:"idle"`
 		PeakInFlight    []int      `json:"peak_in_flight"`
 		StageRanks      []int      `json:"stage_ranks"`
 		Ranks           [][]string `json:"ranks"`
-	}{s.Name, s.NumStages, s.NumMicrobatches, t.Makespan, t.Bubble, t.InFlight, s.StageRank, names(s)})
-}
-
-// names lists each rank's actions by name.
-func names(s *pipeline.Schedule) [][]string {
-	rows := make([][]string, len(s.Ranks))
-	for rank, actions := range s.Ranks {
-		for _, a := range actions {
-			rows[rank] = append(rows[rank], a.String())
-		}
-	}
-	return rows
-}
-
-// explain draws s: a row for each rank, a column for each tick, and the numbers.
-func explain(w io.Writer, s *pipeline.Schedule, t *pipeline.Timeline) {
-	for rank, actions := range s.Ranks {
-		cells := make([]string, t.Makespan)
-		for i, start := range t.Start[rank] {
-			cells[start] = actions[i].String()
-		}
-		fmt.Fprintf(w, "rank %d ", rank)
-		for _, c := range cells {
-			fmt.Fprintf(w, " %4s", c)
-		}
-		fmt.Fprintln(w)
-	}
-	fmt.Fprintf(w, "%s over %d ranks, %d microbatches: %d ticks, %.1f%% of them idle; most microbatches in flight by stage: %v\n",
-		s.Name, len(s.Ranks), s.NumMicrobatches, t.Makespan, 100*t.Bubble, t.InFlight)
+	}{s.Name, s.NumStages, s.NumMicrobatches, t.Makespan, t.Bubble, t.Idle, t.InFlight, s.StageRank, rows})
 }
