@@ -1,6 +1,6 @@
 // Package pipeline cuts a model into stages and orders the work of the ranks that run them. It is arithmetic on
 // names and numbers alone: [Split] gives each stage its modules, by torchtitan's rule, and [Build] makes a
-// schedule, which [Check] proves and [Simulate] times.
+// schedule, or [ReadCSV] reads one, which [Check] proves and [Simulate] times.
 package pipeline
 
 import (

@@ -54,8 +54,8 @@ func scheduleVerb() app.Verb {
 			}
 			explain(e.Explain, s, line)
 			if check {
-				e.Log.Info("the schedule is valid", "stage_ranks", fmt.Sprint(s.StageRank), "microbatches", s.NumMicrobatches,
-					"makespan", line.Makespan, "bubble", line.Bubble, "peak_in_flight", fmt.Sprint(line.InFlight))
+				e.Log.Info("the schedule is valid", "stage_ranks", brief(s.StageRank), "microbatches", s.NumMicrobatches,
+					"makespan", line.Makespan, "bubble", line.Bubble, "peak_in_flight", brief(line.InFlight))
 				return nil
 			}
 			ranks := s.Ranks
@@ -70,6 +70,15 @@ func scheduleVerb() app.Verb {
 			})
 		},
 	}
+}
+
+// brief is a list for a log's line.
+func brief(list []int) string {
+	const most = 128
+	if len(list) > most {
+		return fmt.Sprintf("%v and %d more", list[:most], len(list)-most)
+	}
+	return fmt.Sprint(list)
 }
 
 // schedule reads or makes the schedule that is meant, and checks it.
