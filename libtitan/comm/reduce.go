@@ -27,12 +27,17 @@ func reduce[T number](op Op, dst []byte, srcs [][]byte) {
 	out := as[T](dst)
 	for from := 0; from < len(out); from += block {
 		to := min(from+block, len(out))
-		acc := as[T](srcs[0])[from:to]
-		for _, s := range srcs[1:] {
-			join(op, room[:to-from], acc, as[T](s)[from:to])
-			acc = room[:to-from]
+		acc, sum := as[T](srcs[0])[from:to], room[:to-from]
+		for i, s := range srcs[1:] {
+			if i == len(srcs)-2 {
+				sum = out[from:to] // the last may write over what it reads
+			}
+			join(op, sum, acc, as[T](s)[from:to])
+			acc = sum
 		}
-		copy(out[from:to], acc)
+		if len(srcs) == 1 {
+			copy(out[from:to], acc)
+		}
 	}
 }
 

@@ -49,11 +49,14 @@ var failures = []Case{
 
 	{Name: "late", Sizes: []int{4}, Timeout: time.Second, Rank: func(ctx context.Context, c comm.Comm) error {
 		g := comm.Group{Name: "dp_shard", Ranks: []int{2, 3}}
+		if err := c.Barrier(ctx); err != nil {
+			return err
+		}
 		switch c.Rank() {
 		case 2:
 			time.Sleep(1500 * time.Millisecond)
 		case 0, 1:
-			time.Sleep(200 * time.Millisecond) // so that rank 3 is the first to wait too long
+			time.Sleep(400 * time.Millisecond) // so that rank 3 is the first to wait too long
 			return c.Barrier(ctx)
 		}
 		out := [][]byte{make([]byte, 4), make([]byte, 4)}

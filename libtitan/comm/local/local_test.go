@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,4 +37,14 @@ func TestOneFailureEndsAll(t *testing.T) {
 		return c.Recv(ctx, 2, "never", make([]byte, 1))
 	})
 	require.ErrorIs(t, err, broken)
+}
+
+func BenchmarkCollectives(b *testing.B) {
+	for _, size := range []int{2, 4} {
+		var table strings.Builder
+		require.NoError(b, Run(context.Background(), size, func(ctx context.Context, c comm.Comm) error {
+			return commtest.Measure(ctx, c, &table)
+		}))
+		b.Logf("\n%s", table.String())
+	}
 }

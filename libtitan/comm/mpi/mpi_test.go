@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,6 +34,13 @@ func TestMain(m *testing.M) {
 
 func rank(name string) int {
 	c, err := commtest.Find(name)
+	switch name {
+	case "measure":
+		c.Rank = func(ctx context.Context, c comm.Comm) error { return commtest.Measure(ctx, c, os.Stdout) }
+		err = nil
+	case "killed":
+		c.Rank, err = killed, nil
+	}
 	if err == nil {
 		o := comm.Options{Timeout: c.Timeout, Log: slog.New(slog.DiscardHandler)}
 		err = Run(context.Background(), o, c.Rank)
@@ -50,7 +58,7 @@ func rank(name string) int {
 }
 
 // mpirun starts this binary as the ranks of a job.
-func mpirun(t *testing.T, size int, env ...string) ([]byte, error) {
+func mpirun(t testing.TB, size int, env ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
@@ -79,6 +87,34 @@ func TestConformance(t *testing.T) {
 		}
 		return errs
 	})
+}
+
+// killed ends one process as a lack of memory does.
+func killed(ctx context.Context, c comm.Comm) error {
+	if err := c.Barrier(ctx); err != nil {
+		return err
+	}
+	if c.Rank() == 1 {
+		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	return c.Barrier(ctx)
+}
+
+func TestKilledProcessEndsTheJob(t *testing.T) {
+	needMPI(t)
+	began := time.Now()
+	out, err := mpirun(t, 4, caseVar+"=killed", dirVar+"="+t.TempDir())
+	require.Error(t, err)
+	require.Contains(t, string(out), "signal 9")
+	require.Less(t, time.Since(began), 30*time.Second)
+}
+
+func BenchmarkCollectives(b *testing.B) {
+	for _, size := range []int{2, 4} {
+		out, err := mpirun(b, size, caseVar+"=measure", dirVar+"="+b.TempDir())
+		require.NoError(b, err, "%s", out)
+		b.Logf("\n%s", out)
+	}
 }
 
 func TestCheck(t *testing.T) {

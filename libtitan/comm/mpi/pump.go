@@ -3,6 +3,7 @@ package mpi
 import (
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -52,11 +53,12 @@ func (p *pump) do(f func() error) {
 	}
 }
 
-// spins is how often the pump polls before it sleeps, about 50 us; then it sleeps for an eighth of the time that
-// nothing has moved, up to maxSleep.
+// spins is how often the pump polls before it sleeps, about 50 us, and busySpins while bodies move, for MPI moves them in
+// small pieces when it is polled. Then it sleeps for an eighth of the time that nothing was done, up to maxSleep.
 const (
-	spins    = 100
-	maxSleep = time.Millisecond
+	spins     = 100
+	busySpins = 5000
+	maxSleep  = time.Millisecond
 )
 
 // run polls until stop. The caller has locked its thread.
@@ -75,8 +77,8 @@ func (p *pump) run() error {
 		if idle++; idle == 1 {
 			since = time.Now()
 		}
-		if idle < spins {
-			runtime.Gosched()
+		if idle < spins || len(p.requests) > 0 && idle < busySpins {
+			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) // the peer may wait for this core
 			continue
 		}
 		timer.Reset(min(time.Since(since)/8, maxSleep))
