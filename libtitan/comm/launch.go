@@ -82,5 +82,5 @@ func read(getenv func(string) string, by, rank, size, local string) (Launch, err
 }
 
 func (l Launch) String() string {
-	return fmt.Sprintf("rank %d of %d (%s, local rank %d)", l.Rank, l.Size, l.By, l.LocalRank)
+	return fmt.Sprintf("rank %d of %d", l.Rank, l.Size)
 }

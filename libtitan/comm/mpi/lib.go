@@ -1,7 +1,6 @@
 package mpi
 
 import (
-	"fmt"
 	"strings"
 	"unsafe"
 
@@ -17,7 +16,7 @@ var libNames = []string{"libmpi.so.40", "/usr/lib/x86_64-linux-gnu/openmpi/lib/l
 type lib struct {
 	initThread, finalize, commRank, commSize, setErrhandler, errorString uintptr
 	isend, irecv, recv, iprobe, getCount, testsome                       uintptr
-	world, bytes, errorsReturn, null                                     uintptr
+	world, bytes, errorsReturn                                           uintptr
 }
 
 // open loads the library. Its plug-ins resolve symbols against it, so it must be RTLD_GLOBAL.
@@ -39,7 +38,6 @@ func open() (*lib, error) {
 		"MPI_Isend": &l.isend, "MPI_Irecv": &l.irecv, "MPI_Recv": &l.recv, "MPI_Iprobe": &l.iprobe,
 		"MPI_Get_count": &l.getCount, "MPI_Testsome": &l.testsome,
 		"ompi_mpi_comm_world": &l.world, "ompi_mpi_byte": &l.bytes, "ompi_mpi_errors_return": &l.errorsReturn,
-		"ompi_request_null": &l.null,
 	} {
 		if *to, err = purego.Dlsym(h, name); err != nil {
 			return nil, exit.Lost.Errorf("libmpi has no %s: it is not Open MPI 4 or later: apt-get install openmpi-bin", name)
@@ -58,5 +56,5 @@ func (l *lib) call(name string, fn uintptr, args ...uintptr) error {
 	}
 	text, n := make([]byte, 256), int32(0) // MPI_MAX_ERROR_STRING
 	purego.SyscallN(l.errorString, rc, uintptr(unsafe.Pointer(&text[0])), uintptr(unsafe.Pointer(&n)))
-	return exit.Lost.Wrap(fmt.Errorf("%s: %s", name, text[:n]))
+	return exit.Lost.Errorf("%s: %s", name, text[:n])
 }

@@ -49,7 +49,8 @@ func rank(name string) int {
 	if err != nil {
 		text = err.Error()
 	}
-	file := filepath.Join(os.Getenv(dirVar), os.Getenv("OMPI_COMM_WORLD_RANK"))
+	l, _ := comm.Launched(os.Getenv) // its error is Run's
+	file := filepath.Join(os.Getenv(dirVar), strconv.Itoa(l.Rank))
 	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -124,7 +125,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{map[string]string{}, "start the ranks with mpirun -n N"},
 		{map[string]string{"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "n0"},
-			"torchrun started rank 1 of 4 (torchrun, local rank 1), but its ranks cannot join Open MPI: start them with mpirun -n 4"},
+			"torchrun started rank 1 of 4, but its ranks cannot join Open MPI: start them with mpirun -n 4"},
 		{map[string]string{"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "2", "SLURM_STEP_ID": "0"},
 			"without PMIx: use srun --mpi=pmix"},
 		{map[string]string{"RANK": "1"}, "half of torchrun's variables"},

@@ -95,10 +95,6 @@ func (w *wire) init() error {
 	if err != nil {
 		return err
 	}
-	// Open MPI would put its own handlers over Go's, and a nil pointer would no longer be a panic.
-	if err := os.Setenv("OMPI_MCA_opal_signal", ""); err != nil {
-		return err
-	}
 	var provided, rank, size int32
 	if err := l.call("MPI_Init_thread", l.initThread, 0, 0, threadFunneled, uintptr(unsafe.Pointer(&provided))); err != nil {
 		return err
