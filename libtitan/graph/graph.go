@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"titan/libtitan/dtype"
+	"titan/libtitan/placement"
 )
 
 // Phase says in which part of a step a node runs.
@@ -42,12 +43,13 @@ func (t Type) String() string {
 	return t.DType.String() + strings.ReplaceAll(fmt.Sprint(t.Shape), " ", ",")
 }
 
-// Value is one logical tensor: result Out of Node.
+// Value is one logical tensor: result Out of Node. Layout is how it lies on the mesh, once the graph is sharded.
 type Value struct {
 	Type
-	ID   int // unique in its graph
-	Node *Node
-	Out  int
+	Layout placement.Layout
+	ID     int // unique in its graph
+	Node   *Node
+	Out    int
 }
 
 // Node is one application of an op, made under a module's FQN.
@@ -69,6 +71,9 @@ type Op struct {
 	Rule func(n *Node) string
 	// Sizes gives the letters that no input has; nil when there are none.
 	Sizes func(n *Node) map[byte]int
+	// Cut lists the letters along which the work may be cut over ranks: each rank computes its part of them, and
+	// a result that lacks the letter is a partial sum. Letters of one group are cut together.
+	Cut func(n *Node) []string
 	// DTypes gives the element type of each result; nil: that of the first input for all.
 	DTypes func(n *Node) []dtype.DType
 	// VJP makes the gradients of the inputs from those of the results (nil where a result has none), one for
@@ -210,6 +215,30 @@ func (g *Graph) Params() []*Value {
 		}
 	}
 	return out
+}
+
+// Phase is the phase of the nodes that are added now.
+func (g *Graph) Phase() Phase { return g.phase }
+
+// Renew makes an empty graph that n's nodes can be copied into.
+func (g *Graph) Renew() *Graph {
+	return &Graph{Compute: g.Compute, params: map[string]*Value{}}
+}
+
+// Copy appends n with other inputs and returns the results; a parameter that is there already is returned.
+func (g *Graph) Copy(n *Node, in []*Value) []*Value {
+	v := n.Results[0]
+	switch n.Op {
+	case ParamOp:
+		shape := make([]int64, len(v.Shape))
+		for i, d := range v.Shape {
+			shape[i] = int64(d)
+		}
+		return []*Value{g.Param(v.Name(), shape)}
+	case InputOp:
+		return []*Value{g.Input(v.Name(), v.Type)}
+	}
+	return g.Add(n.Op, n.Attr, in...)
 }
 
 // Name is the name of a parameter or input, "" for a computed value.

@@ -117,6 +117,9 @@ func (n *Node) String() string {
 			b.WriteString(", ")
 		}
 		fmt.Fprintf(&b, "%%%d %v", v.ID, v.Type)
+		if l := v.Layout.String(); l != "R" {
+			fmt.Fprintf(&b, " %s", l)
+		}
 	}
 	fmt.Fprintf(&b, " = %s", n.Op.Name)
 	if _, ok := n.Attr.(Source); !ok && n.Attr != nil {

@@ -11,6 +11,7 @@ const letters = "abcdefghijklmnopqrstuvwxyz"
 
 var addOp = &graph.Op{
 	Name: "add",
+	Cut:  func(n *graph.Node) []string { return each(letters[:len(n.In[0].Shape)]) },
 	Rule: func(n *graph.Node) string {
 		l := letters[:len(n.In[0].Shape)]
 		return strings.TrimSuffix(strings.Repeat(l+",", len(n.In)), ",") + "->" + l

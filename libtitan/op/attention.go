@@ -7,14 +7,18 @@ import (
 	"titan/libtitan/graph"
 )
 
+// AttentionAttr: positions are in placement.HeadTail's order over Pieces/2 ranks; 0: in their own.
+type AttentionAttr struct{ Pieces int }
+
 // In the rules s and t are query and key positions, n and g query and key-value heads (n a multiple of g:
 // query head i reads key-value head i·g/n), h a head's channels.
 var attentionOp = &graph.Op{
 	Name:   "attention",
+	Cut:    cut("b", "s", "ng"),
 	Rule:   rule("bsnh,btgh,btgh->bsnh,bns"),
 	DTypes: func(n *graph.Node) []dtype.DType { return []dtype.DType{n.In[0].DType, dtype.Float32} },
 	VJP: func(g *graph.Graph, n *graph.Node, d []*graph.Value) []*graph.Value {
-		return g.Add(attentionBackwardOp, nil, d[0], n.In[0], n.In[1], n.In[2], n.Results[0], n.Results[1])
+		return g.Add(attentionBackwardOp, n.Attr, d[0], n.In[0], n.In[1], n.In[2], n.Results[0], n.Results[1])
 	},
 	Eval: func(n *graph.Node, in []graph.Array) []graph.Array {
 		o, lse := graph.NewArray(in[0].Shape...), graph.NewArray(n.Results[1].Shape...)
@@ -41,6 +45,7 @@ var attentionOp = &graph.Op{
 // With p = softmax(s), s = q·k/√H: dv = pᵀ·do, ds = p·(do·vᵀ - Σ do·o), dq = ds·k/√H, dk = dsᵀ·q/√H.
 var attentionBackwardOp = &graph.Op{
 	Name: "attention_backward",
+	Cut:  cut("b", "s", "ng"),
 	Rule: rule("bsnh,bsnh,btgh,btgh,bsnh,bns->bsnh,btgh,btgh"),
 	Eval: func(n *graph.Node, in []graph.Array) []graph.Array {
 		do, q, k, v, o, lse := in[0], in[1], in[2], in[3], in[4], in[5]
@@ -96,5 +101,5 @@ func eachQuery(q, k, v graph.Array, f func(c cell, scores []float64)) {
 
 // Attention is causal softmax(q·kᵀ/√H)·v for q [B, S, N, H] and k, v [B, S, G, H] (grouped queries: Ainslie et al., 2023).
 func Attention(g *graph.Graph, q, k, v *graph.Value) *graph.Value {
-	return g.Add(attentionOp, nil, q, k, v)[0]
+	return g.Add(attentionOp, AttentionAttr{}, q, k, v)[0]
 }

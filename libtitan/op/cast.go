@@ -10,6 +10,7 @@ type CastAttr struct{ To dtype.DType }
 
 var castOp = &graph.Op{
 	Name: "cast",
+	Cut:  func(n *graph.Node) []string { return each(letters[:len(n.In[0].Shape)]) },
 	Rule: func(n *graph.Node) string {
 		l := letters[:len(n.In[0].Shape)]
 		return l + "->" + l

@@ -13,6 +13,7 @@ const Ignored = -100
 // The logits are widened to float32 inside, forward and backward, and are never stored so.
 var crossEntropyOp = &graph.Op{
 	Name:   "cross_entropy",
+	Cut:    cut("b", "s", "v"),
 	Rule:   rule("bsv,bs->,bs"),
 	DTypes: func(*graph.Node) []dtype.DType { return []dtype.DType{dtype.Float32, dtype.Float32} },
 	VJP: func(g *graph.Graph, n *graph.Node, d []*graph.Value) []*graph.Value {
@@ -42,6 +43,7 @@ var crossEntropyOp = &graph.Op{
 // dlogits = dloss·(softmax - onehot), zero where the label is Ignored.
 var crossEntropyBackwardOp = &graph.Op{
 	Name: "cross_entropy_backward",
+	Cut:  cut("b", "s", "v"),
 	Rule: rule("bsv,bs,bs,->bsv"),
 	Eval: func(n *graph.Node, in []graph.Array) []graph.Array {
 		out := graph.NewArray(in[0].Shape...)

@@ -17,6 +17,7 @@ var einsumOp = &graph.Op{
 	Name:   "einsum",
 	CanAdd: true,
 	Rule:   func(n *graph.Node) string { return n.Attr.(EinsumAttr).Spec },
+	Cut:    func(n *graph.Node) []string { return each(n.Attr.(EinsumAttr).Spec) }, // sums of parts are sums
 	DTypes: func(n *graph.Node) []dtype.DType { return []dtype.DType{n.Attr.(EinsumAttr).Out} },
 	// The gradient of a contraction is a contraction: the letters change places.
 	VJP: func(g *graph.Graph, n *graph.Node, d []*graph.Value) []*graph.Value {
@@ -33,6 +34,16 @@ var einsumOp = &graph.Op{
 // Einsum contracts a and b by index notation: Einsum(g, "bsk,nk->bsn", x, w) is the linear layer x·wᵀ.
 func Einsum(g *graph.Graph, spec string, a, b *graph.Value) *graph.Value {
 	return g.Add(einsumOp, EinsumAttr{spec, a.DType}, a, b)[0]
+}
+
+// each lists the letters of a rule.
+func each(rule string) (out []string) {
+	for i, l := range rule {
+		if 'a' <= l && l <= 'z' && strings.IndexRune(rule, l) == i {
+			out = append(out, string(l))
+		}
+	}
+	return out
 }
 
 func evalEinsum(n *graph.Node, in []graph.Array) []graph.Array {

@@ -7,6 +7,7 @@ import (
 
 var embeddingOp = &graph.Op{
 	Name:   "embedding",
+	Cut:    cut("b", "s", "v"),
 	Rule:   rule("bs,vd->bsd"),
 	DTypes: func(n *graph.Node) []dtype.DType { return []dtype.DType{n.In[1].DType} },
 	VJP: func(g *graph.Graph, n *graph.Node, d []*graph.Value) []*graph.Value {
@@ -31,6 +32,7 @@ type EmbeddingBackwardAttr struct {
 
 var embeddingBackwardOp = &graph.Op{
 	Name:   "embedding_backward",
+	Cut:    cut("b", "s", "v"),
 	CanAdd: true,
 	Rule:   rule("bsd,bs->vd"),
 	Sizes:  func(n *graph.Node) map[byte]int { return map[byte]int{'v': n.Attr.(EmbeddingBackwardAttr).Vocab} },

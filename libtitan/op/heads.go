@@ -11,6 +11,7 @@ type HeadsAttr struct {
 // The e of [B, S, E] is n·h; cutting e over ranks cuts n.
 var headsOp = &graph.Op{
 	Name: "heads",
+	Cut:  cut("b", "s", "en"),
 	View: true,
 	Rule: func(n *graph.Node) string {
 		if n.Attr.(HeadsAttr).Merge {

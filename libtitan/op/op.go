@@ -13,6 +13,11 @@ import (
 // rule is an index rule that does not depend on the node.
 func rule(s string) func(*graph.Node) string { return func(*graph.Node) string { return s } }
 
+// cut is the groups of letters along which work may be cut, where they do not depend on the node.
+func cut(groups ...string) func(*graph.Node) []string {
+	return func(*graph.Node) []string { return groups }
+}
+
 // gradType is the type in which the gradient of v is made: that from which v was cast, so that the gradient
 // of a float32 parameter computed with in bfloat16 is never rounded to bfloat16.
 func gradType(v *graph.Value) dtype.DType {

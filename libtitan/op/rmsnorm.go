@@ -12,6 +12,7 @@ type RMSNormAttr struct{ Eps float64 }
 
 var rmsNormOp = &graph.Op{
 	Name:   "rmsnorm",
+	Cut:    cut("b", "s"),
 	Rule:   rule("bsd,d->bsd,bs"),
 	DTypes: func(n *graph.Node) []dtype.DType { return []dtype.DType{n.In[0].DType, dtype.Float32} },
 	VJP: func(g *graph.Graph, n *graph.Node, d []*graph.Value) []*graph.Value {
@@ -41,6 +42,7 @@ type RMSNormBackwardAttr struct{ WeightGrad dtype.DType }
 // With x̂ = x·rstd: dx = rstd·(w·dy - x̂·mean(w·dy·x̂)), dw = Σ dy·x̂ over rows.
 var rmsNormBackwardOp = &graph.Op{
 	Name:   "rmsnorm_backward",
+	Cut:    cut("b", "s"),
 	CanAdd: true,
 	Rule:   rule("bsd,bsd,d,bs->bsd,d"),
 	DTypes: func(n *graph.Node) []dtype.DType {

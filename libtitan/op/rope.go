@@ -5,12 +5,14 @@ import (
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/graph"
+	"titan/libtitan/placement"
 )
 
 // RopeTableAttr says which angles a table holds: positions 0..SeqLen-1 times the frequencies of a head.
 // Factor 0 means unscaled.
 type RopeTableAttr struct {
 	SeqLen, HeadDim           int
+	Pieces                    int // rows are in placement.HeadTail's order over Pieces/2 ranks; 0: in their own
 	Theta                     float64
 	Factor, LowFreq, HighFreq float64 // Llama 3.1's scaling
 	OriginalMaxLen            int
@@ -39,11 +41,12 @@ func (a RopeTableAttr) Frequencies() []float32 {
 	return f
 }
 
-// Fill writes the table's rows from position start on: cos and sin, each [rows, HeadDim/2].
+// Fill writes rows start and on of the table: cos and sin, each [rows, HeadDim/2].
 func (a RopeTableAttr) Fill(cos, sin []float32, start int) {
 	freqs := a.Frequencies()
 	for i := range cos {
-		angle := float32(start+i/len(freqs)) * freqs[i%len(freqs)]
+		position := placement.HeadTail(a.SeqLen, a.Pieces, start+i/len(freqs))
+		angle := float32(position) * freqs[i%len(freqs)]
 		s, c := math.Sincos(float64(angle))
 		cos[i], sin[i] = float32(c), float32(s)
 	}
@@ -51,6 +54,7 @@ func (a RopeTableAttr) Fill(cos, sin []float32, start int) {
 
 var ropeTableOp = &graph.Op{
 	Name: "rope_table",
+	Cut:  cut("s"),
 	Rule: rule("->sp,sp"),
 	Sizes: func(n *graph.Node) map[byte]int {
 		a := n.Attr.(RopeTableAttr)
@@ -81,6 +85,7 @@ type RopeAttr struct{ Inverse bool }
 
 var ropeOp = &graph.Op{
 	Name: "rope",
+	Cut:  cut("b", "s", "n"),
 	Rule: rule("bsnh,sp,sp->bsnh"),
 	VJP: func(g *graph.Graph, n *graph.Node, d []*graph.Value) []*graph.Value {
 		inverse := RopeAttr{!n.Attr.(RopeAttr).Inverse}

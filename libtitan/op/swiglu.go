@@ -8,6 +8,7 @@ import (
 
 var swigluOp = &graph.Op{
 	Name: "swiglu",
+	Cut:  cut("b", "s", "f"),
 	Rule: rule("bsf,bsf->bsf"),
 	VJP: func(g *graph.Graph, n *graph.Node, d []*graph.Value) []*graph.Value {
 		return g.Add(swigluBackwardOp, nil, d[0], n.In[0], n.In[1])
@@ -24,6 +25,7 @@ var swigluOp = &graph.Op{
 // With σ the logistic function: da = dy·b·σ(a)(1 + a(1-σ(a))), db = dy·a·σ(a).
 var swigluBackwardOp = &graph.Op{
 	Name: "swiglu_backward",
+	Cut:  cut("b", "s", "f"),
 	Rule: rule("bsf,bsf,bsf->bsf,bsf"),
 	Eval: func(n *graph.Node, in []graph.Array) []graph.Array {
 		da, db := graph.NewArray(in[0].Shape...), graph.NewArray(in[0].Shape...)

@@ -220,13 +220,21 @@ func (m Mesh) Local(shape []int, l Layout, c Coord) []Range {
 	out := make([]Range, len(shape))
 	for d, n := range shape {
 		r := Range{0, n}
-		for _, a := range l.Dims[d] {
+		for _, a := range l.cuts(d) {
 			piece := Chunk(r.Len, m.Size(a), m.Index(c, a))
 			r = Range{r.Start + piece.Start, piece.Len}
 		}
 		out[d] = r
 	}
 	return out
+}
+
+// cuts is what cuts a dim; a layout without dims cuts none.
+func (l Layout) cuts(dim int) []Axes {
+	if dim < len(l.Dims) {
+		return l.Dims[dim]
+	}
+	return nil
 }
 
 // LocalShape is the lengths of Local.

@@ -2,7 +2,11 @@ package cpu
 
 import "fmt"
 
-// Embedding copies row ids[i] of w [vocab, dim] to row i of y [len(ids), dim]. An id outside [0,vocab) is an error.
+// Elsewhere stands for an id or a label that lies in another rank's part of the vocabulary.
+const Elsewhere = -1
+
+// Embedding copies row ids[i] of w [vocab, dim] to row i of y [len(ids), dim], zeros for [Elsewhere]. Any other id outside
+// [0,vocab) is an error.
 func (e *Engine) Embedding(y, w []float32, ids []int32, vocab, dim int) error {
 	return embedding(e, y, w, ids, vocab, dim)
 }
@@ -25,7 +29,7 @@ func (e *Engine) EmbeddingBackwardBF16(dw []float32, dy []uint16, ids []int32, v
 
 func checkIDs(ids []int32, vocab int) error {
 	for i, id := range ids {
-		if id < 0 || int(id) >= vocab {
+		if id < Elsewhere || int(id) >= vocab {
 			return fmt.Errorf("embedding: id %d of token %d: want 0..%d (is the tokenizer the model's?)", id, i, vocab-1)
 		}
 	}
@@ -38,6 +42,10 @@ func embedding[T elem](e *Engine, y, w []T, ids []int32, vocab, dim int) error {
 	}
 	e.For(len(ids), rowGrain, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
+			if ids[i] == Elsewhere {
+				clear(y[i*dim:][:dim])
+				continue
+			}
 			copy(y[i*dim:][:dim], w[int(ids[i])*dim:][:dim])
 		}
 	})
@@ -70,14 +78,18 @@ func embeddingBackward[T elem](e *Engine, dw []float32, dy []T, ids []int32, voc
 func tokensByID(ids []int32, vocab int) (first, tokens []int32) {
 	first, tokens = make([]int32, vocab+2), make([]int32, len(ids))
 	for _, id := range ids {
-		first[id+2]++
+		if id != Elsewhere {
+			first[id+2]++
+		}
 	}
 	for v := 2; v < len(first); v++ {
 		first[v] += first[v-1]
 	}
 	for t, id := range ids {
-		tokens[first[id+1]] = int32(t)
-		first[id+1]++
+		if id != Elsewhere {
+			tokens[first[id+1]] = int32(t)
+			first[id+1]++
+		}
 	}
 	return first[:vocab+1], tokens
 }

@@ -21,7 +21,7 @@ func (e *Engine) CrossEntropyBF16(perRow, lse []float32, logits []uint16, labels
 }
 
 // CrossEntropyBackward writes dlogits = scale*(softmax(logits) - onehot(label)), zeros in ignored rows; dlogits may be logits.
-// Labels are those the forward accepted.
+// Labels are those the forward accepted, or [Elsewhere].
 func (e *Engine) CrossEntropyBackward(dlogits, logits []float32, labels []int32, lse []float32, scale float32, rows, vocab int) {
 	crossEntropyBackward(e, dlogits, logits, labels, lse, scale, rows, vocab)
 }
@@ -102,6 +102,57 @@ func crossEntropyBackward[T elem](e *Engine, dlogits, logits []T, labels []int32
 				}
 				e.k.scale(d, d, scale)
 				storeWide(e.k, out[s:end], d)
+			}
+		}
+	})
+}
+
+// RowMax writes the largest logit of each row, -Inf for a row of none. logits are [rows, vocab].
+func (e *Engine) RowMax(top, logits []float32, rows, vocab int) { rowMax(e, top, logits, rows, vocab) }
+
+// RowMaxBF16 is [Engine.RowMax] on bfloat16 logits.
+func (e *Engine) RowMaxBF16(top []float32, logits []uint16, rows, vocab int) {
+	rowMax(e, top, logits, rows, vocab)
+}
+
+// RowSums writes, for each row, the sum of exp(logit-top) and the label's logit, zero where the label is [Ignored] or [Elsewhere].
+func (e *Engine) RowSums(sums, picked, logits []float32, labels []int32, top []float32, rows, vocab int) {
+	rowSums(e, sums, picked, logits, labels, top, rows, vocab)
+}
+
+// RowSumsBF16 is [Engine.RowSums] on bfloat16 logits.
+func (e *Engine) RowSumsBF16(sums, picked []float32, logits []uint16, labels []int32, top []float32, rows, vocab int) {
+	rowSums(e, sums, picked, logits, labels, top, rows, vocab)
+}
+
+func rowMax[T elem](e *Engine, top []float32, logits []T, rows, vocab int) {
+	e.For(rows, lossGrain, func(lo, hi int) {
+		ar := e.borrow(lossSpan, 1)
+		defer e.giveBack(ar)
+		wide := ar.take(lossSpan)
+		for i := lo; i < hi; i++ {
+			top[i] = float32(math.Inf(-1))
+			for s := 0; s < vocab; s += lossSpan {
+				top[i] = max(top[i], e.k.max(widened(e.k, wide, logits[i*vocab+s:][:min(lossSpan, vocab-s)])))
+			}
+		}
+	})
+}
+
+func rowSums[T elem](e *Engine, sums, picked []float32, logits []T, labels []int32, top []float32, rows, vocab int) {
+	e.For(rows, lossGrain, func(lo, hi int) {
+		ar := e.borrow(2*lossSpan, 2)
+		defer e.giveBack(ar)
+		buf, wide := ar.take(lossSpan), ar.take(lossSpan)
+		for i := lo; i < hi; i++ {
+			var sum float64
+			for s := 0; s < vocab; s += lossSpan {
+				x := widened(e.k, wide, logits[i*vocab+s:][:min(lossSpan, vocab-s)])
+				sum += float64(e.k.exp2(buf[:len(x)], x, math.Log2E, top[i]*math.Log2E))
+			}
+			sums[i], picked[i] = float32(sum), 0
+			if l := labels[i]; l >= 0 {
+				picked[i] = widened(e.k, wide, logits[i*vocab+int(l):][:1])[0]
 			}
 		}
 	})

@@ -1,0 +1,64 @@
+package op
+
+import (
+	"fmt"
+
+	"titan/libtitan/graph"
+	"titan/libtitan/placement"
+)
+
+// Move is a change of layout. On logical values it is the identity.
+type Move string
+
+// The moves. The last three send nothing.
+const (
+	AllGather     Move = "all_gather"     // S(dim) -> R
+	AllReduce     Move = "all_reduce"     // P -> R
+	ReduceScatter Move = "reduce_scatter" // P -> S(dim)
+	AllToAll      Move = "all_to_all"     // S(from) -> S(dim)
+	Slice         Move = "slice"          // R -> S(dim)
+	Mask          Move = "mask"           // R -> P: the first rank keeps the value, the others zeros
+)
+
+// MoveAttr says along which axes a value moves.
+type MoveAttr struct {
+	Axes      placement.Axes
+	Dim, From int  // -1 where the move has none
+	Max       bool // reduce by maximum instead of sum
+	Again     bool // do it for each microbatch: nobody keeps the result
+}
+
+func (a MoveAttr) String() string {
+	s := fmt.Sprintf("{%v", a.Axes)
+	if a.From >= 0 {
+		s += fmt.Sprintf(" from %d", a.From)
+	}
+	if a.Dim >= 0 {
+		s += fmt.Sprintf(" dim %d", a.Dim)
+	}
+	if a.Max {
+		s += " max"
+	}
+	return s + "}"
+}
+
+// moveOps are made when a package starts and never change.
+var moveOps = func() map[Move]*graph.Op {
+	out := map[Move]*graph.Op{}
+	for _, m := range []Move{AllGather, AllReduce, ReduceScatter, AllToAll, Slice, Mask} {
+		out[m] = &graph.Op{
+			Name: string(m),
+			Rule: func(n *graph.Node) string {
+				l := letters[:len(n.In[0].Shape)]
+				return l + "->" + l
+			},
+			Eval: func(n *graph.Node, in []graph.Array) []graph.Array { return in },
+		}
+	}
+	return out
+}()
+
+// Apply appends a move of v and returns the result, whose layout the caller sets.
+func (m Move) Apply(g *graph.Graph, a MoveAttr, v *graph.Value) *graph.Value {
+	return g.Add(moveOps[m], a, v)[0]
+}

@@ -1,0 +1,440 @@
+package pass
+
+import (
+	"fmt"
+	"strings"
+
+	"titan/libtitan/graph"
+	"titan/libtitan/op"
+	"titan/libtitan/placement"
+)
+
+// Spread says where the values that come from outside a graph lie, and how parameters are used.
+type Spread struct {
+	Mesh placement.Mesh
+	// Param gives how a parameter is stored, and how it lies where it is computed with: the same but for the
+	// cuts that are gathered first.
+	Param func(fqn string, shape []int) (stored, used placement.Layout)
+	// Value gives the layout of an input, or of what the embedding makes.
+	Value func(name string, shape []int) placement.Layout
+	// WholeLogits: the loss sees the whole vocabulary on every rank.
+	WholeLogits bool
+	// Keep: what was gathered of a parameter is kept for the whole step. Else it is gathered again for the backward,
+	// and for each microbatch.
+	Keep bool
+}
+
+// Out is a value of a graph to follow through Shard.
+type Out struct {
+	Value  *graph.Value
+	Param  string            // the parameter whose gradient it is, to be laid as the parameter is stored; "": none
+	Layout *placement.Layout // how it must lie; nil: as it comes
+}
+
+// Shard rewrites g so that every rank computes its part: each value gets a layout, and moves are inserted where
+// layouts must meet. It returns the successors of outs.
+//
+// There is no search. Axis by axis, an op is cut along the letter by which its inputs are cut already. Where they
+// disagree, a parameter is never moved; a parameter's gradient is made where the parameter lies; else the letter
+// that moves fewer bytes wins, and a tie is an error.
+func Shard(g *graph.Graph, s Spread, outs []Out) (ng *graph.Graph, now []*graph.Value, err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case *graph.Error:
+			ng, now, err = nil, nil, r
+		default:
+			panic(r)
+		}
+	}()
+	w := &sharder{Spread: s, g: g.Renew(), to: map[*graph.Value]*graph.Value{}, moved: map[string]*graph.Value{}, grads: map[*graph.Value]string{}}
+	for _, o := range outs {
+		if o.Param != "" {
+			w.grads[o.Value] = o.Param
+		}
+	}
+	for _, n := range g.Nodes {
+		w.g.In(n.Phase, n.FQN, func() { w.node(n) })
+	}
+	for _, o := range outs {
+		v := w.to[o.Value]
+		w.g.In(o.Value.Node.Phase, o.Value.Node.FQN, func() {
+			if o.Param != "" {
+				stored, _ := s.Param(o.Param, v.Shape)
+				v = w.store(v, stored)
+			}
+			if o.Layout != nil {
+				v = w.move(v, *o.Layout)
+			}
+		})
+		now = append(now, v)
+	}
+	return w.g, now, w.g.Verify()
+}
+
+type sharder struct {
+	Spread
+	g     *graph.Graph
+	to    map[*graph.Value]*graph.Value // old to new
+	moved map[string]*graph.Value       // moves that were made already
+	grads map[*graph.Value]string       // old gradients, their parameters
+}
+
+// node copies n with its inputs where it needs them.
+func (w *sharder) node(n *graph.Node) {
+	switch n.Op {
+	case graph.ParamOp, graph.InputOp:
+		w.source(n)
+		return
+	}
+	in := make([]*graph.Value, len(n.In))
+	for i, v := range n.In {
+		in[i] = w.to[v]
+	}
+	stored := n.Op.Name == "cast" && w.isStored(in[0]) // rounded before it is gathered: half the bytes
+	cut := map[placement.Axes]string{}
+	if !stored {
+		for i := range in {
+			in[i] = w.gather(in[i])
+		}
+		for _, axis := range w.Mesh.Live().Each() {
+			if axis != 0 {
+				in, cut[axis] = w.axis(n, in, axis)
+			}
+		}
+	}
+	if split := splits[n.Op.Name]; split != nil {
+		if axes := cutBy(cut, split.letter); axes != 0 {
+			split.apply(w, n, in, axes)
+			return
+		}
+	}
+	results := w.g.Add(n.Op, w.balanced(n.Attr), in...)
+	for i, r := range results {
+		if stored {
+			r.Layout = in[0].Layout
+		} else {
+			r.Layout = w.layout(n, i, cut)
+		}
+		w.to[n.Results[i]] = r
+	}
+	w.wish(n, results)
+}
+
+// balanced tells an op that depends on positions that they come in head-tail order.
+func (w *sharder) balanced(attr any) any {
+	pieces := 2 * w.Mesh.Size(placement.CP)
+	if pieces == 2 {
+		return attr
+	}
+	switch a := attr.(type) {
+	case op.RopeTableAttr:
+		a.Pieces = pieces
+		return a
+	case op.AttentionAttr:
+		a.Pieces = pieces
+		return a
+	}
+	return attr
+}
+
+// wish moves what the embedding makes to where the hidden state lies.
+func (w *sharder) wish(n *graph.Node, results []*graph.Value) {
+	if n.Op.Name == "embedding" {
+		w.to[n.Results[0]] = w.move(results[0], w.Value(n.FQN, n.Results[0].Shape))
+	}
+}
+
+func (w *sharder) source(n *graph.Node) {
+	v := n.Results[0]
+	r := w.g.Copy(n, nil)[0]
+	if n.Op == graph.ParamOp {
+		r.Layout, _ = w.Param(v.Name(), v.Shape)
+	} else {
+		r.Layout = w.Value(v.Name(), v.Shape)
+	}
+	w.to[v] = r
+}
+
+// isStored reports whether v is a parameter, or one cast, as it is stored.
+func (w *sharder) isStored(v *graph.Value) bool {
+	return v.Node.Op == graph.ParamOp || v.Node.Op.Name == "cast" && v.Node.In[0].Node.Op == graph.ParamOp
+}
+
+// param is the parameter that v is, or was cast or gathered from; nil if it is none.
+func (w *sharder) param(v *graph.Value) *graph.Value {
+	for {
+		switch v.Node.Op.Name {
+		case "param":
+			return v
+		case "cast", string(op.AllGather):
+			v = v.Node.In[0]
+		default:
+			return nil
+		}
+	}
+}
+
+// gather gives a stored parameter as it is used.
+func (w *sharder) gather(v *graph.Value) *graph.Value {
+	if !w.isStored(v) {
+		return v
+	}
+	p := w.param(v)
+	_, used := w.Param(p.Name(), p.Shape)
+	for d := range used.Dims {
+		for len(v.Layout.Dims[d]) > len(used.Dims[d]) {
+			cuts := v.Layout.Dims[d]
+			key := fmt.Sprintf("gather %d", v.ID)
+			if !w.Keep {
+				key += w.g.Phase().String()
+			}
+			v = w.once(key, op.AllGather, op.MoveAttr{Axes: cuts[len(cuts)-1], Dim: -1, From: d, Again: !w.Keep}, v, v.Layout.Uncut(d))
+		}
+	}
+	return v
+}
+
+// axis decides by which letter n is cut along one axis ("" is none), and moves the inputs there.
+func (w *sharder) axis(n *graph.Node, in []*graph.Value, axis placement.Axes) ([]*graph.Value, string) {
+	terms := inputTerms(n)
+	group := w.choose(n, in, terms, axis)
+	if group == "" && n.Op.Name == "add" && w.allPartial(in, axis) {
+		return in, "+" // partial sums add up to a partial sum
+	}
+	out := make([]*graph.Value, len(in))
+	for i, v := range in {
+		want := v.Layout
+		if want.Partial.Has(axis) {
+			want = want.Sum(want.Partial &^ axis)
+		}
+		have, need := v.Layout.DimOf(axis), dimIn(terms[i], group)
+		if have != need {
+			if have >= 0 {
+				want = w.uncut(n, want, have, axis)
+			}
+			if need >= 0 {
+				want = want.Cut(need, axis)
+			}
+		}
+		out[i] = w.move(v, want)
+	}
+	return out, group
+}
+
+func (w *sharder) allPartial(in []*graph.Value, axis placement.Axes) bool {
+	for _, v := range in {
+		if !v.Layout.Partial.Has(axis) {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *sharder) uncut(n *graph.Node, l placement.Layout, dim int, axis placement.Axes) placement.Layout {
+	cuts := l.Dims[dim]
+	if cuts[len(cuts)-1] != axis {
+		w.fail(n, "dim %d of %v would have to be gathered over %v before what cuts it further", dim, l, axis)
+	}
+	return l.Uncut(dim)
+}
+
+// choose is the group of letters that the inputs are cut by along axis.
+func (w *sharder) choose(n *graph.Node, in []*graph.Value, terms []string, axis placement.Axes) string {
+	groups := n.Op.Cut(n)
+	if w.WholeLogits && axis == placement.TP && strings.HasPrefix(n.Op.Name, "cross_entropy") {
+		return ""
+	}
+	var found []string
+	for i, v := range in {
+		d := v.Layout.DimOf(axis)
+		if d < 0 {
+			continue
+		}
+		g := groupOf(groups, terms[i][d])
+		if g == "" {
+			continue // it may not be cut by this letter: gathered
+		}
+		if w.param(v) != nil {
+			return g
+		}
+		if !contains(found, g) {
+			found = append(found, g)
+		}
+	}
+	for i, v := range n.Results {
+		if name, ok := w.grads[v]; ok {
+			_, used := w.Param(name, v.Shape)
+			if d := used.DimOf(axis); d >= 0 {
+				if g := groupOf(groups, resultTerm(n, i)[d]); g != "" {
+					return g
+				}
+			}
+		}
+	}
+	if n.Op.Name == "rope_table" {
+		return w.tableCut(axis)
+	}
+	if len(found) < 2 {
+		return strings.Join(found, "")
+	}
+	best, bytes, tie := "", -1, false
+	for _, g := range found {
+		cost := 0
+		for i, v := range in {
+			if d := v.Layout.DimOf(axis); d >= 0 && d != dimIn(terms[i], g) || v.Layout.Partial.Has(axis) {
+				cost += v.Bytes()
+			}
+		}
+		if bytes < 0 || cost < bytes {
+			best, bytes, tie = g, cost, false
+		} else if cost == bytes {
+			tie = true
+		}
+	}
+	if tie {
+		var layouts []string
+		for _, v := range in {
+			layouts = append(layouts, v.Layout.String())
+		}
+		w.fail(n, "its inputs %s do not say by which of %s it is cut along %v", strings.Join(layouts, ", "), strings.Join(found, ", "), axis)
+	}
+	return best
+}
+
+// tableCut: the rotary table is cut as the positions of the hidden state are, but for tp, over which the heads are.
+func (w *sharder) tableCut(axis placement.Axes) string {
+	if axis == placement.CP {
+		return "s"
+	}
+	return ""
+}
+
+// layout is where result i of n lies after its work was cut.
+func (w *sharder) layout(n *graph.Node, i int, cut map[placement.Axes]string) placement.Layout {
+	term := resultTerm(n, i)
+	l := placement.Replicated(len(term))
+	for _, axis := range w.Mesh.Live().Each() {
+		switch group := cut[axis]; {
+		case group == "":
+		case dimIn(term, group) >= 0:
+			l = l.Cut(dimIn(term, group), axis)
+		default:
+			l = l.Sum(l.Partial | axis)
+		}
+	}
+	return l
+}
+
+// store moves a gradient to where its parameter is stored: one reduce-scatter where it can.
+func (w *sharder) store(v *graph.Value, stored placement.Layout) *graph.Value {
+	for d, cuts := range stored.Dims {
+		for k, a := range cuts {
+			if k < len(v.Layout.Dims[d]) {
+				continue
+			}
+			if v.Layout.Partial.Has(a) {
+				v = w.make(op.ReduceScatter, op.MoveAttr{Axes: a, Dim: d, From: -1}, v, v.Layout.Sum(v.Layout.Partial&^a).Cut(d, a))
+			} else {
+				v = w.move(v, v.Layout.Sum(v.Layout.Partial&^a).Cut(d, a))
+			}
+		}
+	}
+	return w.move(v, stored)
+}
+
+// move gives v in another layout, by one move an axis. Values that were moved once are not moved again.
+func (w *sharder) move(v *graph.Value, to placement.Layout) *graph.Value {
+	for !v.Layout.Equal(to) {
+		next := w.oneMove(v, to)
+		if next == nil {
+			panic(&graph.Error{FQN: v.Node.FQN, Op: v.Node.Op.Name, What: fmt.Sprintf("no move from %v to %v", v.Layout, to)})
+		}
+		v = next
+	}
+	return v
+}
+
+// oneMove brings v one axis nearer to a layout.
+func (w *sharder) oneMove(v *graph.Value, to placement.Layout) *graph.Value {
+	l := v.Layout
+	for _, axis := range (l.Partial &^ to.Partial).Each() {
+		if d := to.DimOf(axis); d >= 0 && len(to.Dims[d]) == len(l.Dims[d])+1 {
+			return w.make(op.ReduceScatter, op.MoveAttr{Axes: axis, Dim: d, From: -1}, v, l.Sum(l.Partial&^axis).Cut(d, axis))
+		}
+	}
+	if lost := l.Partial &^ to.Partial; lost != 0 {
+		return w.make(op.AllReduce, op.MoveAttr{Axes: lost, Dim: -1, From: -1}, v, l.Sum(l.Partial&^lost))
+	}
+	for d, cuts := range l.Dims {
+		k := len(cuts)
+		if k > len(to.Dims[d]) || k > 0 && cuts[k-1] != to.Dims[d][k-1] {
+			axis := cuts[k-1]
+			if t := to.DimOf(axis); t >= 0 && t != d && len(to.Dims[t]) == len(l.Dims[t])+1 {
+				return w.make(op.AllToAll, op.MoveAttr{Axes: axis, Dim: t, From: d}, v, l.Uncut(d).Cut(t, axis))
+			}
+			return w.make(op.AllGather, op.MoveAttr{Axes: axis, Dim: -1, From: d}, v, l.Uncut(d))
+		}
+	}
+	for d, cuts := range to.Dims {
+		if k := len(l.Dims[d]); k < len(cuts) {
+			return w.make(op.Slice, op.MoveAttr{Axes: cuts[k], Dim: d, From: -1}, v, l.Cut(d, cuts[k]))
+		}
+	}
+	if more := to.Partial &^ l.Partial; more != 0 {
+		return w.make(op.Mask, op.MoveAttr{Axes: more, Dim: -1, From: -1}, v, l.Sum(l.Partial|more))
+	}
+	return nil
+}
+
+func (w *sharder) make(m op.Move, a op.MoveAttr, v *graph.Value, to placement.Layout) *graph.Value {
+	return w.once(fmt.Sprintf("%d %v", v.ID, to), m, a, v, to)
+}
+
+func (w *sharder) once(key string, m op.Move, a op.MoveAttr, v *graph.Value, to placement.Layout) *graph.Value {
+	if have := w.moved[key]; have != nil {
+		return have
+	}
+	r := m.Apply(w.g, a, v)
+	r.Layout = to
+	w.moved[key] = r
+	return r
+}
+
+func (w *sharder) fail(n *graph.Node, format string, args ...any) {
+	panic(&graph.Error{FQN: n.FQN, Op: n.Op.Name, What: fmt.Sprintf(format, args...)})
+}
+
+func inputTerms(n *graph.Node) []string {
+	left, _, _ := strings.Cut(n.Op.Rule(n), "->")
+	if left == "" {
+		return nil
+	}
+	return strings.Split(left, ",")
+}
+
+func resultTerm(n *graph.Node, i int) string {
+	_, right, _ := strings.Cut(n.Op.Rule(n), "->")
+	return strings.Split(right, ",")[i]
+}
+
+// dimIn is the dim of a term that a group of letters cuts, -1 if none.
+func dimIn(term, group string) int { return strings.IndexAny(term, group) }
+
+func groupOf(groups []string, letter byte) string {
+	for _, g := range groups {
+		if strings.IndexByte(g, letter) >= 0 {
+			return g
+		}
+	}
+	return ""
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
