@@ -41,12 +41,18 @@ var kernels = map[string]func(c call) (kernel, error){
 	"swiglu_backward":        bindSwiGLUBackward,
 	"cross_entropy":          bindCrossEntropy,
 	"cross_entropy_backward": bindCrossEntropyBackward,
+	"row_max":                bindRowMax,
+	"row_sums":               bindRowSums,
+	"row_loss":               bindRowLoss,
 }
 
 // rows is t as rows of its last dim.
 func (t tensor) rows() (n, width int) {
-	width = t.Shape[len(t.Shape)-1]
-	return t.NumElements() / max(width, 1), width
+	n = 1
+	for _, d := range t.Shape[:len(t.Shape)-1] {
+		n *= d
+	}
+	return n, t.Shape[len(t.Shape)-1]
 }
 
 func bindAdd(c call) (kernel, error) {
@@ -87,19 +93,21 @@ func bindCast(c call) (kernel, error) {
 func bindEmbedding(c call) (kernel, error) {
 	ids, table, out := c.in[0].i32(), c.in[1], c.out[0]
 	vocab, dim := table.rows()
+	mine := part(table, 0)
 	if out.narrow() {
-		return func() error { return c.e.EmbeddingBF16(out.bf16(), table.bf16(), ids, vocab, dim) }, nil
+		return func() error { return c.e.EmbeddingBF16(out.bf16(), table.bf16(), mine(ids), vocab, dim) }, nil
 	}
-	return func() error { return c.e.Embedding(out.f32(), table.f32(), ids, vocab, dim) }, nil
+	return func() error { return c.e.Embedding(out.f32(), table.f32(), mine(ids), vocab, dim) }, nil
 }
 
 func bindEmbeddingBackward(c call) (kernel, error) {
 	dy, ids, out, add := c.in[0], c.in[1].i32(), c.out[0].f32(), c.add[0]
 	vocab, dim := c.out[0].rows()
+	mine := part(c.out[0], 0)
 	if dy.narrow() {
-		return func() error { return c.e.EmbeddingBackwardBF16(out, dy.bf16(), ids, vocab, dim, add) }, nil
+		return func() error { return c.e.EmbeddingBackwardBF16(out, dy.bf16(), mine(ids), vocab, dim, add) }, nil
 	}
-	return func() error { return c.e.EmbeddingBackward(out, dy.f32(), ids, vocab, dim, add) }, nil
+	return func() error { return c.e.EmbeddingBackward(out, dy.f32(), mine(ids), vocab, dim, add) }, nil
 }
 
 func bindRMSNorm(c call) (kernel, error) {
@@ -126,7 +134,7 @@ func bindRMSNormBackward(c call) (kernel, error) {
 
 func bindRopeTable(c call) (kernel, error) {
 	a := c.attr.(op.RopeTableAttr)
-	return sure(func() { a.Fill(c.out[0].f32(), c.out[1].f32(), 0) }), nil
+	return sure(func() { a.Fill(c.out[0].f32(), c.out[1].f32(), c.out[0].at[0].Start) }), nil
 }
 
 func bindRope(c call) (kernel, error) {
@@ -137,36 +145,6 @@ func bindRope(c call) (kernel, error) {
 		return sure(func() { c.e.RopeBF16(y.bf16(), x.bf16(), cos, sin, b, s, n, h, inverse) }), nil
 	}
 	return sure(func() { c.e.Rope(y.f32(), x.f32(), cos, sin, b, s, n, h, inverse) }), nil
-}
-
-func attnShape(q, k tensor) cpu.AttnShape {
-	return cpu.AttnShape{
-		Batch: q.Shape[0], SeqQ: q.Shape[1], SeqK: k.Shape[1], Heads: q.Shape[2], KVHeads: k.Shape[2], HeadDim: q.Shape[3],
-		Scale: float32(1 / math.Sqrt(float64(q.Shape[3]))),
-	}
-}
-
-func bindAttention(c call) (kernel, error) {
-	q, k, v, o, lse := c.in[0], c.in[1], c.in[2], c.out[0], c.out[1].f32()
-	s := attnShape(q, k)
-	if q.narrow() {
-		return sure(func() { c.e.AttentionBF16(o.bf16(), lse, q.bf16(), k.bf16(), v.bf16(), s) }), nil
-	}
-	return sure(func() { c.e.Attention(o.f32(), lse, q.f32(), k.f32(), v.f32(), s) }), nil
-}
-
-func bindAttentionBackward(c call) (kernel, error) {
-	do, q, k, v, o, lse := c.in[0], c.in[1], c.in[2], c.in[3], c.in[4], c.in[5].f32()
-	dq, dk, dv := c.out[0], c.out[1], c.out[2]
-	s := attnShape(q, k)
-	if q.narrow() {
-		return sure(func() {
-			c.e.AttentionBackwardBF16(dq.bf16(), dk.bf16(), dv.bf16(), do.bf16(), q.bf16(), k.bf16(), v.bf16(), o.bf16(), lse, s)
-		}), nil
-	}
-	return sure(func() {
-		c.e.AttentionBackward(dq.f32(), dk.f32(), dv.f32(), do.f32(), q.f32(), k.f32(), v.f32(), o.f32(), lse, s)
-	}), nil
 }
 
 func bindSwiGLU(c call) (kernel, error) {
@@ -204,10 +182,69 @@ func bindCrossEntropy(c call) (kernel, error) {
 func bindCrossEntropyBackward(c call) (kernel, error) {
 	logits, labels, lse, scale, out := c.in[0], c.in[1].i32(), c.in[2].f32(), c.in[3].f32(), c.out[0]
 	rows, vocab := logits.rows()
+	mine := part(logits, 2)
 	if logits.narrow() {
 		return sure(func() {
-			c.e.CrossEntropyBackwardBF16(out.bf16(), logits.bf16(), labels, lse, scale[0], rows, vocab)
+			c.e.CrossEntropyBackwardBF16(out.bf16(), logits.bf16(), mine(labels), lse, scale[0], rows, vocab)
 		}), nil
 	}
-	return sure(func() { c.e.CrossEntropyBackward(out.f32(), logits.f32(), labels, lse, scale[0], rows, vocab) }), nil
+	return sure(func() { c.e.CrossEntropyBackward(out.f32(), logits.f32(), mine(labels), lse, scale[0], rows, vocab) }), nil
+}
+
+// part gives ids and labels as they stand in what a rank holds of a vocabulary, dim of t.
+func part(t tensor, dim int) func(ids []int32) []int32 {
+	first, n := int32(t.at[dim].Start), int32(t.at[dim].Len)
+	if t.whole(dim) {
+		return func(ids []int32) []int32 { return ids }
+	}
+	var buf []int32
+	return func(ids []int32) []int32 {
+		buf = buf[:0]
+		for _, id := range ids {
+			switch {
+			case id == op.Ignored:
+			case id < first || id >= first+n:
+				id = cpu.Elsewhere
+			default:
+				id -= first
+			}
+			buf = append(buf, id)
+		}
+		return buf
+	}
+}
+
+func bindRowMax(c call) (kernel, error) {
+	logits, top := c.in[0], c.out[0].f32()
+	rows, vocab := logits.rows()
+	if logits.narrow() {
+		return sure(func() { c.e.RowMaxBF16(top, logits.bf16(), rows, vocab) }), nil
+	}
+	return sure(func() { c.e.RowMax(top, logits.f32(), rows, vocab) }), nil
+}
+
+func bindRowSums(c call) (kernel, error) {
+	logits, labels, top, sums, picked := c.in[0], c.in[1].i32(), c.in[2].f32(), c.out[0].f32(), c.out[1].f32()
+	rows, vocab := logits.rows()
+	mine := part(logits, 2)
+	if logits.narrow() {
+		return sure(func() { c.e.RowSumsBF16(sums, picked, logits.bf16(), mine(labels), top, rows, vocab) }), nil
+	}
+	return sure(func() { c.e.RowSums(sums, picked, logits.f32(), mine(labels), top, rows, vocab) }), nil
+}
+
+func bindRowLoss(c call) (kernel, error) {
+	top, sums, picked, labels := c.in[0].f32(), c.in[1].f32(), c.in[2].f32(), c.in[3].i32()
+	loss, lse := c.out[0].f32(), c.out[1].f32()
+	return sure(func() {
+		var total float64
+		for i, l := range labels {
+			exact := float64(top[i]) + math.Log(float64(sums[i]))
+			lse[i] = float32(exact)
+			if l != op.Ignored {
+				total += exact - float64(picked[i])
+			}
+		}
+		loss[0] = float32(total)
+	}), nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/graph"
+	"titan/libtitan/placement"
 	"titan/libtitan/plan"
 )
 
@@ -41,12 +42,17 @@ func aligned(n int) []byte {
 // tensor is a value with its memory.
 type tensor struct {
 	graph.Type
-	data []byte
+	data    []byte
+	at      []placement.Range // what of the logical value it is
+	logical []int             // the logical value's shape
 }
+
+// whole reports whether the rank holds all of a dim.
+func (t tensor) whole(dim int) bool { return t.at[dim].Len == t.logical[dim] }
 
 // at finds the memory of a slot.
 func (m *Memory) at(s *plan.Slot) (tensor, error) {
-	t := tensor{Type: s.Type}
+	t := tensor{Type: s.Type, at: s.At, logical: s.Logical}
 	switch s.Class {
 	case plan.Arena:
 		t.data = m.arena[s.Root().Offset:][:s.Bytes()]

@@ -6,6 +6,7 @@ import (
 
 	"titan/libtitan/comm"
 	"titan/libtitan/device/cpu"
+	"titan/libtitan/op"
 	"titan/libtitan/plan"
 )
 
@@ -20,7 +21,12 @@ type Runner struct {
 func Load(e *cpu.Engine, prog *plan.Program, mem *Memory, c comm.Comm) (*Runner, error) {
 	r := &Runner{prog: prog, comm: c}
 	for i := range prog.Constants {
-		run, err := bindCompute(e, &prog.Constants[i], mem)
+		step := &prog.Constants[i]
+		c, err := bindCall(e, step, mem)
+		if err != nil {
+			return nil, err
+		}
+		run, err := c.bind(step)
 		if err != nil {
 			return nil, err
 		}
@@ -56,17 +62,27 @@ func (r *Runner) bind(e *cpu.Engine, s *plan.Step, mem *Memory) (func(context.Co
 	case plan.Send:
 		t, err := mem.at(s.In[0])
 		return func(ctx context.Context) error {
-			return r.comm.Send(ctx, s.Peer, tag(s), t.data)
+			return r.comm.Send(ctx, r.world(s.Peer, r.me()), tag(s), t.data)
 		}, err
 	case plan.Recv:
 		t, err := mem.at(s.Out[0])
 		return func(ctx context.Context) error {
-			return r.comm.Recv(ctx, s.Peer, tag(s), t.data)
+			return r.comm.Recv(ctx, r.world(s.Peer, r.me()), tag(s), t.data)
 		}, err
 	}
-	run, err := bindCompute(e, s, mem)
+	c, err := bindCall(e, s, mem)
+	if err != nil {
+		return nil, err
+	}
+	if s.Kind == plan.Compute && moves[op.Move(s.Node.Op.Name)] != nil {
+		return r.bindMove(s, c), nil
+	}
+	run, err := c.bind(s)
 	return func(context.Context) error { return run() }, err
 }
+
+// me is this rank's place on the mesh of its stage.
+func (r *Runner) me() int { return r.prog.Mesh.Rank(r.prog.Coord) }
 
 // tag names what a step sends or receives.
 func tag(s *plan.Step) string {
@@ -77,31 +93,35 @@ func tag(s *plan.Step) string {
 	return fmt.Sprintf("%d%s%d", s.Tag.Stage, kind, s.Tag.Microbatch)
 }
 
-func bindCompute(e *cpu.Engine, s *plan.Step, mem *Memory) (kernel, error) {
+// bindCall finds the memory of a step.
+func bindCall(e *cpu.Engine, s *plan.Step, mem *Memory) (call, error) {
 	c := call{e: e, add: s.Add}
-	var err error
 	for _, list := range []struct {
 		slots []*plan.Slot
 		into  *[]tensor
 	}{{s.In, &c.in}, {s.Out, &c.out}} {
 		for _, slot := range list.slots {
-			t, atErr := mem.at(slot)
-			if atErr != nil {
-				err = atErr
+			t, err := mem.at(slot)
+			if err != nil {
+				return c, err
 			}
 			*list.into = append(*list.into, t)
 		}
 	}
-	if err != nil {
-		return nil, err
+	if s.Node != nil {
+		c.attr = s.Node.Attr
 	}
+	return c, nil
+}
+
+// bind finds the kernel of a step.
+func (c call) bind(s *plan.Step) (kernel, error) {
 	if s.Kind == plan.Accumulate {
 		return accumulate(c), nil
 	}
 	if s.Node.Op.View {
 		return sure(func() {}), nil
 	}
-	c.attr = s.Node.Attr
 	bind := kernels[s.Node.Op.Name]
 	if bind == nil {
 		return nil, fmt.Errorf("exec: %s: no kernel on the cpu", s.Node)

@@ -63,6 +63,21 @@ type Mesh struct {
 	WorldSize int      `json:"world_size"` // ranks: the product of dims without ep
 	Dims      MeshDims `json:"dims"`
 	Order     []string `json:"order"` // slowest axis first
+
+	DisableSequenceParallel bool   `json:"disable_sequence_parallel,omitempty"` // under tp: keep the residual stream whole on every rank
+	DisableLossParallel     bool   `json:"disable_loss_parallel,omitempty"`     // under tp: gather the logits before the loss
+	ReshardAfterForward     string `json:"reshard_after_forward,omitempty"`     // under dp_shard or cp: always, never, or default: unless there is pp
+}
+
+// Keeps reports whether gathered parameters are kept for the whole step.
+func (m *Mesh) Keeps() bool {
+	switch m.ReshardAfterForward {
+	case "always":
+		return false
+	case "never":
+		return true
+	}
+	return m.Dims.PP > 1
 }
 
 // MeshDims holds the degree of every axis, each at least 1. ep reuses the ranks of dp_shard, cp and tp.

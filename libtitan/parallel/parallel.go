@@ -8,7 +8,9 @@ import (
 	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
 	"titan/libtitan/nn"
+	"titan/libtitan/pass"
 	"titan/libtitan/pipeline"
+	"titan/libtitan/placement"
 	"titan/libtitan/plan"
 )
 
@@ -21,8 +23,11 @@ type Job struct {
 	StageRank       []int           // pp rank of each stage
 	NumMicrobatches int             // of an optimizer step: those of the schedule times the accumulation steps
 	Rows            int             // of a microbatch
+	Mesh            placement.Mesh  // of the ranks of a stage
+	DP              int             // data-parallel ranks
 	schedule        *pipeline.Schedule
 	compute         dtype.DType
+	spread          pass.Spread
 }
 
 // New validates m and lays its job out. What no rank can run yet is refused here, before anything starts.
@@ -39,41 +44,44 @@ func New(m *manifest.Manifest) (*Job, error) {
 	}
 	j := &Job{Manifest: m, Model: llama3.New(m.Model.Config), compute: compute}
 	j.Params = j.Model.Params()
-	name, microbatches := "1F1B", 1
-	if p := m.Pipeline; p != nil {
-		name, microbatches = p.Schedule, p.NumMicrobatches
-		for _, s := range p.Stages {
-			j.Stages = append(j.Stages, s.FQNs)
-			j.StageRank = append(j.StageRank, s.PPRank)
-		}
+	j.spread = spread(m)
+	j.Mesh = j.spread.Mesh
+	j.DP = j.Mesh.Size(placement.DPReplicate | placement.DPShard)
+	if j.schedule, err = j.cut(); err != nil {
+		return nil, err
 	}
-	if j.Stages == nil {
-		if m.Mesh.Dims.PP > 1 {
-			return nil, exit.Input.Errorf("pipeline.stages: absent, but mesh.dims.pp is %d: pipe the manifest through pp-split", m.Mesh.Dims.PP)
-		}
-		j.Stages, j.StageRank = [][]string{pipeline.Modules(m.Model.Config.NumLayers)}, []int{0}
-	}
-	if j.schedule, err = pipeline.Build(name, m.Mesh.Dims.PP, len(j.Stages)/m.Mesh.Dims.PP, microbatches); err != nil {
-		return nil, exit.Input.Wrap(err)
-	}
-	j.Rows = m.Training.LocalBatchSize / microbatches
-	j.NumMicrobatches = microbatches * m.Training.GradAccumSteps
+	j.StageRank = j.schedule.StageRank
+	j.Rows = m.Training.LocalBatchSize / j.schedule.NumMicrobatches
+	j.NumMicrobatches = j.schedule.NumMicrobatches * m.Training.GradAccumSteps
 	return j, nil
+}
+
+// cut fills Stages and lays the schedule out.
+func (j *Job) cut() (*pipeline.Schedule, error) {
+	m := j.Manifest
+	if m.Pipeline != nil {
+		for _, s := range m.Pipeline.Stages {
+			j.Stages = append(j.Stages, s.FQNs)
+		}
+	}
+	if j.Stages != nil {
+		return m.Schedule()
+	}
+	if m.Mesh.Dims.PP > 1 {
+		return nil, exit.Input.Errorf("pipeline.stages: absent, but mesh.dims.pp is %d: pipe the manifest through pp-split", m.Mesh.Dims.PP)
+	}
+	j.Stages = [][]string{pipeline.Modules(m.Model.Config.NumLayers)}
+	microbatches := 1
+	if m.Pipeline != nil {
+		microbatches = m.Pipeline.NumMicrobatches
+	}
+	return pipeline.Build("1F1B", 1, 1, microbatches)
 }
 
 // runnable says what of a valid manifest cannot be trained with.
 func runnable(m *manifest.Manifest) error {
-	d := m.Mesh.Dims
-	for _, axis := range []struct {
-		name   string
-		degree int
-	}{{"dp_replicate", d.DPReplicate}, {"dp_shard", d.DPShard}, {"cp", d.CP}, {"tp", d.TP}, {"ep", d.EP}} {
-		if axis.degree > 1 {
-			return exit.Input.Errorf("mesh.dims.%s: %d: titan-run trains on pp alone so far: plan with --%s 1", axis.name, axis.degree, axis.name)
-		}
-	}
-	if ac := m.ActivationCheckpoint; ac != nil && ac.Mode != "none" {
-		return exit.Input.Errorf("activation_checkpoint.mode: %s: titan-run keeps all activations so far: set it to none", ac.Mode)
+	if ep := m.Mesh.Dims.EP; ep > 1 || m.Model.Config.NumExperts > 0 {
+		return exit.Input.Errorf("mesh.dims.ep: %d with %d experts: titan-run trains dense models: plan with --ep 1 --experts 0", ep, m.Model.Config.NumExperts)
 	}
 	if m.Compile != nil && m.Compile.Enable {
 		return exit.Input.Errorf("compile.enable: true: titan-run does not fuse so far: set it to false")
@@ -84,13 +92,23 @@ func runnable(m *manifest.Manifest) error {
 	return nil
 }
 
-// NumRanks is the number of pp ranks.
-func (j *Job) NumRanks() int { return j.Manifest.Mesh.Dims.PP }
+// NumRanks is the number of ranks.
+func (j *Job) NumRanks() int { return j.Manifest.Mesh.Dims.PP * j.Mesh.World() }
 
-// Program plans an optimizer step of one pp rank.
+// Where is the place of a rank: pp runs slowest.
+func (j *Job) Where(rank int) plan.Where {
+	return plan.Where{PP: rank / j.Mesh.World(), Mesh: j.Mesh, Coord: j.Mesh.Coord(rank % j.Mesh.World())}
+}
+
+// DPIndex is a rank's place among the data-parallel ranks.
+func (j *Job) DPIndex(rank int) int {
+	return j.Mesh.Index(j.Where(rank).Coord, placement.DPReplicate|placement.DPShard)
+}
+
+// Program plans an optimizer step of one rank.
 func (j *Job) Program(rank int) (*plan.Program, error) {
 	var actions []pipeline.Action
-	one := j.schedule.Ranks[rank]
+	one := j.schedule.Ranks[j.Where(rank).PP]
 	for a := range j.Manifest.Training.GradAccumSteps {
 		for _, act := range one {
 			act.Microbatch += a * j.schedule.NumMicrobatches
@@ -100,12 +118,12 @@ func (j *Job) Program(rank int) (*plan.Program, error) {
 	return j.build(rank, actions, true)
 }
 
-// EvalProgram plans a forward of microbatches microbatches on one pp rank.
+// EvalProgram plans a forward of microbatches microbatches on one rank.
 func (j *Job) EvalProgram(rank, microbatches int) (*plan.Program, error) {
 	var actions []pipeline.Action
 	for i := range microbatches {
 		for stage, r := range j.StageRank {
-			if r == rank {
+			if r == j.Where(rank).PP {
 				actions = append(actions, pipeline.Action{Stage: stage, Kind: pipeline.Forward, Microbatch: i})
 			}
 		}
@@ -114,41 +132,27 @@ func (j *Job) EvalProgram(rank, microbatches int) (*plan.Program, error) {
 }
 
 func (j *Job) build(rank int, actions []pipeline.Action, backward bool) (*plan.Program, error) {
-	t := j.Manifest.Training
+	at := j.Where(rank)
 	var stages []*plan.Stage
-	for i, fqns := range j.Stages {
-		if j.StageRank[i] != rank {
+	for i := range j.Stages {
+		if j.StageRank[i] != at.PP {
 			continue
 		}
-		s := shape{j.Rows, t.SeqLen, j.Manifest.Model.Config.Dim, j.compute}
-		st, err := trace(j.Model.Only(fqns), i, len(j.Stages), s, backward)
+		st, err := j.stage(i, backward)
 		if err != nil {
 			return nil, fmt.Errorf("stage %d: %w", i, err)
 		}
 		stages = append(stages, st)
 	}
-	return plan.Build(rank, stages, actions, j.StageRank)
+	return plan.Build(at, stages, actions, j.StageRank)
 }
 
-// StageParams lists the parameters that a pp rank holds, as indices into Params. Under pp a tied head's weight
-// is held by the first and the last rank.
-func (j *Job) StageParams(rank int) []int {
-	index := map[*nn.Param]int{}
-	for i, p := range j.Params {
-		index[p] = i
+// stage is stage i, traced, differentiated and laid out.
+func (j *Job) stage(i int, backward bool) (*plan.Stage, error) {
+	s := shape{j.Rows * j.DP, j.Manifest.Training.SeqLen, j.Manifest.Model.Config.Dim, j.compute}
+	st, err := trace(j.Model.Only(j.Stages[i]), i, len(j.Stages), s, backward)
+	if err != nil {
+		return nil, err
 	}
-	var out []int
-	seen := map[int]bool{}
-	for i, fqns := range j.Stages {
-		if j.StageRank[i] != rank {
-			continue
-		}
-		for _, p := range j.Model.Only(fqns).Params() {
-			if !seen[index[p]] {
-				seen[index[p]] = true
-				out = append(out, index[p])
-			}
-		}
-	}
-	return out
+	return shard(checkpoint(st, j.Manifest.ActivationCheckpoint), j.spread)
 }

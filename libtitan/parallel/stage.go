@@ -3,8 +3,12 @@
 package parallel
 
 import (
+	"strconv"
+	"strings"
+
 	"titan/libtitan/dtype"
 	"titan/libtitan/graph"
+	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
 	"titan/libtitan/op"
 	"titan/libtitan/pass"
@@ -17,7 +21,8 @@ type shape struct {
 	compute           dtype.DType
 }
 
-// trace records the part of a model that is stage index of count: forward, and the backward that follows from it.
+// trace records the part of a model that is stage index of count: forward, and the backward that follows from it,
+// on whole values.
 func trace(part *llama3.Decoder, index, count int, s shape, backward bool) (*plan.Stage, error) {
 	st := &plan.Stage{Index: index}
 	first, last := index == 0, index == count-1
@@ -63,4 +68,67 @@ func trace(part *llama3.Decoder, index, count int, s shape, backward bool) (*pla
 	}
 	st.Grads = grads
 	return st, nil
+}
+
+// shard lays a stage out over its mesh.
+func shard(st *plan.Stage, s pass.Spread) (*plan.Stage, error) {
+	now := &plan.Stage{Index: st.Index}
+	var outs []pass.Out
+	var into []**graph.Value
+	follow := func(v *graph.Value, to **graph.Value, o pass.Out) {
+		if v != nil {
+			o.Value = v
+			outs, into = append(outs, o), append(into, to)
+		}
+	}
+	wished := func(v *graph.Value) pass.Out {
+		if v == nil {
+			return pass.Out{}
+		}
+		l := s.Value("hidden", v.Shape)
+		return pass.Out{Layout: &l}
+	}
+	follow(st.In, &now.In, pass.Out{})
+	follow(st.Labels, &now.Labels, pass.Out{})
+	follow(st.Scale, &now.Scale, pass.Out{})
+	follow(st.DOut, &now.DOut, pass.Out{})
+	follow(st.DIn, &now.DIn, wished(st.DIn))
+	if st.Labels != nil {
+		follow(st.Out, &now.Out, pass.Out{}) // the loss: a sum of what the ranks have
+	} else {
+		follow(st.Out, &now.Out, wished(st.Out))
+	}
+	now.Params, now.Grads = make([]*graph.Value, len(st.Params)), make([]*graph.Value, len(st.Grads))
+	for i, p := range st.Params {
+		follow(p, &now.Params[i], pass.Out{})
+		follow(st.Grads[i], &now.Grads[i], pass.Out{Param: p.Name()})
+	}
+	g, vals, err := pass.Shard(st.Graph, s, outs)
+	if err != nil {
+		return nil, err
+	}
+	now.Graph = g
+	for i, v := range vals {
+		*into[i] = v
+	}
+	return now, nil
+}
+
+// checkpoint makes the backward of a stage compute again what its layers do not save.
+func checkpoint(st *plan.Stage, ac *manifest.ActivationCheckpoint) *plan.Stage {
+	if ac == nil || ac.Mode == "none" || st.Params == nil {
+		return st
+	}
+	every, _ := strconv.Atoi(ac.Option)
+	full := func(layer string) bool {
+		i, _ := strconv.Atoi(strings.TrimPrefix(layer, "layers."))
+		return ac.Mode == "full" || ac.Option != "op" && (every == 0 || (i+1)%every == 0)
+	}
+	perOp := func(string) bool { return ac.Mode == "selective" && ac.Option == "op" }
+	g, to := pass.Remat(st.Graph, pass.Saver(st.Graph, full, perOp))
+	now := &plan.Stage{Index: st.Index, Graph: g, In: to(st.In), Labels: to(st.Labels), Scale: to(st.Scale), Out: to(st.Out), DOut: to(st.DOut), DIn: to(st.DIn)}
+	for i := range st.Params {
+		now.Params, now.Grads = append(now.Params, to(st.Params[i])), append(now.Grads, to(st.Grads[i]))
+	}
+	return now
 }

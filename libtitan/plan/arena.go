@@ -1,32 +1,63 @@
 package plan
 
-import "sort"
+import (
+	"cmp"
+	"slices"
+)
 
 func roundUp(n int) int { return (n + align - 1) / align * align }
 
-// place gives each slot the lowest offset that is free while it is live, the largest slots first, and returns
-// the size of the arena.
+// hole is a free range of the arena.
+type hole struct{ start, end int }
+
+// place gives each slot an offset, in the order in which they come to life: the smallest hole that holds it, the
+// lowest of equals, or new room at the end. It returns the size of the arena. slots are in order of First.
 func place(slots []*Slot) int {
-	order := append([]*Slot(nil), slots...)
-	sort.SliceStable(order, func(i, j int) bool { return order[i].Bytes() > order[j].Bytes() })
+	dying := slices.Clone(slots)
+	slices.SortStableFunc(dying, func(a, b *Slot) int { return cmp.Compare(a.Last, b.Last) })
 	arena := 0
-	var busy []*Slot
-	for i, s := range order {
-		busy = busy[:0]
-		for _, o := range order[:i] {
-			if o.First <= s.Last && s.First <= o.Last {
-				busy = append(busy, o)
+	var holes []hole // in order, none touching another
+	for _, s := range slots {
+		for len(dying) > 0 && dying[0].Last < s.First {
+			holes = release(holes, hole{dying[0].Offset, dying[0].Offset + roundUp(dying[0].Bytes())})
+			dying = dying[1:]
+		}
+		size, best := roundUp(s.Bytes()), -1
+		for i, h := range holes {
+			if room := h.end - h.start; room >= size && (best < 0 || room < holes[best].end-holes[best].start) {
+				best = i
 			}
 		}
-		sort.Slice(busy, func(i, j int) bool { return busy[i].Offset < busy[j].Offset })
-		s.Offset = 0
-		for _, o := range busy {
-			if s.Offset+roundUp(s.Bytes()) <= o.Offset {
-				break
+		switch last := len(holes) - 1; {
+		case best >= 0:
+			s.Offset = holes[best].start
+			if holes[best].start += size; holes[best].start == holes[best].end {
+				holes = slices.Delete(holes, best, best+1)
 			}
-			s.Offset = max(s.Offset, o.Offset+roundUp(o.Bytes()))
+		case last >= 0 && holes[last].end == arena: // grow the hole at the end
+			s.Offset = holes[last].start
+			arena, holes = s.Offset+size, holes[:last]
+		default:
+			s.Offset = arena
+			arena += size
 		}
-		arena = max(arena, s.Offset+roundUp(s.Bytes()))
 	}
 	return arena
+}
+
+// release adds a free range, joined with its neighbours.
+func release(holes []hole, h hole) []hole {
+	if h.start == h.end {
+		return holes
+	}
+	i, _ := slices.BinarySearchFunc(holes, h, func(a, b hole) int { return cmp.Compare(a.start, b.start) })
+	if i < len(holes) && holes[i].start == h.end {
+		h.end = holes[i].end
+		holes = slices.Delete(holes, i, i+1)
+	}
+	if i > 0 && holes[i-1].end == h.start {
+		holes[i-1].end = h.end
+		return holes
+	}
+	return slices.Insert(holes, i, h)
 }

@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"titan/libtitan/graph"
+	"titan/libtitan/op"
 	"titan/libtitan/pipeline"
 )
 
@@ -22,6 +23,7 @@ type builder struct {
 	grads     map[*graph.Value]string // the parameter whose gradient a value is part of
 	sums      map[string]*Slot        // by parameter
 	started   map[string]bool         // sums that hold something already
+	inputGrad map[*Stage]map[*graph.Node]bool
 }
 
 // nodeKind says how often a node runs.
@@ -49,6 +51,9 @@ func (b *builder) sortNodes(s *Stage) {
 		for _, v := range n.In {
 			kind = min(kind, b.nodes[v.Node])
 		}
+		if a, ok := n.Attr.(op.MoveAttr); ok && a.Again {
+			kind = perMicrobatch
+		}
 		b.nodes[n] = kind
 		switch {
 		case n.Op == graph.InputOp || n.Op == graph.ParamOp:
@@ -62,45 +67,110 @@ func (b *builder) sortNodes(s *Stage) {
 	}
 }
 
-func (b *builder) action(a pipeline.Action) error {
-	var s *Stage
-	for _, have := range b.prog.Stages {
-		if have.Index == a.Stage {
-			s = have
-		}
-	}
-	if s == nil {
-		return fmt.Errorf("plan: rank %d: action %v: the rank does not hold stage %d", b.prog.Rank, a, a.Stage)
-	}
-	phase, arrives, leaves, from, to := graph.Forward, s.In, s.Out, s.Index-1, s.Index+1
-	switch a.Kind {
+// part is what an action does: the nodes of its stage that it runs, the value that arrives before and the one
+// that leaves after, and the stages that they come from and go to.
+type part struct {
+	runs            func(n *graph.Node) bool
+	arrives, leaves *graph.Value
+	from, to        int
+	backward        bool
+}
+
+// part of a stage that an action of kind does. The backward of the input and the weights' are two dead-code
+// eliminations of one backward: I is what the gradient that leaves needs, W the rest.
+func (b *builder) part(s *Stage, kind pipeline.Kind) (part, error) {
+	needed := b.forInput(s)
+	switch kind {
 	case pipeline.Forward:
+		p := part{func(n *graph.Node) bool { return n.Phase == graph.Forward }, s.In, s.Out, s.Index - 1, s.Index + 1, false}
 		if s.Labels != nil {
-			leaves = nil
+			p.leaves = nil
 		}
+		return p, nil
 	case pipeline.Backward:
-		phase, arrives, leaves, from, to = graph.Backward, s.DOut, s.DIn, s.Index+1, s.Index-1
-	default:
-		return fmt.Errorf("plan: rank %d: action %v: only whole forwards and backwards are run", b.prog.Rank, a)
+		return part{func(n *graph.Node) bool { return n.Phase == graph.Backward }, s.DOut, s.DIn, s.Index + 1, s.Index - 1, true}, nil
+	case pipeline.InputGrad:
+		return part{func(n *graph.Node) bool { return n.Phase == graph.Backward && needed[n] }, s.DOut, s.DIn, s.Index + 1, s.Index - 1, true}, nil
+	case pipeline.WeightGrad:
+		return part{func(n *graph.Node) bool { return n.Phase == graph.Backward && !needed[n] }, nil, nil, -1, -1, true}, nil
 	}
-	if arrives != nil && from >= 0 {
-		out := b.slot(s, arrives, a.Microbatch)
-		b.add(Step{Kind: Recv, Out: []*Slot{out}, Peer: b.stageRank[from], Action: a, Tag: Tag{s.Index, a.Microbatch, phase == graph.Backward}})
+	return part{}, fmt.Errorf("no action of kind %v is run", kind)
+}
+
+// forInput is the backward nodes that the gradient of the stage's input needs; for the first stage, which has
+// none, those up to what its last layer's input needs would serve nobody: all is W.
+func (b *builder) forInput(s *Stage) map[*graph.Node]bool {
+	if have := b.inputGrad[s]; have != nil {
+		return have
+	}
+	need := map[*graph.Node]bool{}
+	if s.DIn != nil {
+		need[s.DIn.Node] = true
+	}
+	for i := len(s.Graph.Nodes) - 1; i >= 0; i-- {
+		if n := s.Graph.Nodes[i]; need[n] {
+			for _, v := range n.In {
+				need[v.Node] = true
+			}
+		}
+	}
+	b.inputGrad[s] = need
+	return need
+}
+
+// stage finds a stage that the rank holds, nil if it does not.
+func (b *builder) stage(index int) *Stage {
+	for _, s := range b.prog.Stages {
+		if s.Index == index {
+			return s
+		}
+	}
+	return nil
+}
+
+func (b *builder) action(a pipeline.Action) error {
+	s := b.stage(a.Stage)
+	if s == nil {
+		return fmt.Errorf("plan: pp rank %d: action %v: the rank does not hold stage %d", b.prog.PP, a, a.Stage)
+	}
+	p, err := b.part(s, a.Kind)
+	if err != nil {
+		return fmt.Errorf("plan: pp rank %d: action %v: %w", b.prog.PP, a, err)
+	}
+	if p.arrives != nil && p.from >= 0 {
+		b.transfer(Recv, b.slot(s, p.arrives, a.Microbatch), p.from, a, Tag{s.Index, a.Microbatch, p.backward})
 	}
 	for _, n := range s.Graph.Nodes {
-		if n.Phase != phase || b.nodes[n] != perMicrobatch || n.Op == graph.InputOp {
+		if !p.runs(n) || b.nodes[n] != perMicrobatch || n.Op == graph.InputOp {
 			continue
 		}
 		b.add(b.compute(s, n, a))
-		for _, v := range n.Results {
-			b.sum(s, v, a)
+		if a.Kind != pipeline.InputGrad {
+			b.sum(s, n, a)
 		}
 	}
-	if leaves != nil {
-		in := b.slot(s, leaves, a.Microbatch)
-		b.add(Step{Kind: Send, In: []*Slot{in}, Peer: b.stageRank[to], Action: a, Tag: Tag{to, a.Microbatch, phase == graph.Backward}})
+	if a.Kind == pipeline.WeightGrad {
+		for _, n := range s.Graph.Nodes { // made on the way to the input's gradient, and due now
+			if b.inputGrad[s][n] {
+				b.sum(s, n, a)
+			}
+		}
+	}
+	if p.leaves != nil {
+		b.transfer(Send, b.slot(s, p.leaves, a.Microbatch), p.to, a, Tag{p.to, a.Microbatch, p.backward})
 	}
 	return nil
+}
+
+// transfer sends a value to the rank of another stage, or receives it from there.
+func (b *builder) transfer(kind Kind, slot *Slot, stage int, a pipeline.Action, tag Tag) {
+	step := Step{Kind: kind, Peer: b.stageRank[stage], Action: a, Tag: tag}
+	if kind == Send {
+		step.In = []*Slot{slot}
+	} else {
+		step.Out = []*Slot{slot}
+	}
+	b.add(step)
 }
 
 func (b *builder) add(s Step) { b.prog.Steps = append(b.prog.Steps, s) }
@@ -113,7 +183,7 @@ func (b *builder) compute(s *Stage, n *graph.Node, a pipeline.Action) Step {
 	}
 	for i, v := range n.Results {
 		out := b.slot(s, v, a.Microbatch)
-		if name, ok := b.grads[v]; ok && n.Op.CanAdd {
+		if name, ok := b.grads[v]; ok && b.addsItself(n, a) {
 			out = b.gradSlot(name, v)
 			step.Add[i] = b.started[name]
 			b.started[name] = true
@@ -123,20 +193,28 @@ func (b *builder) compute(s *Stage, n *graph.Node, a pipeline.Action) Step {
 	return step
 }
 
-// sum adds a gradient whose op cannot add by itself.
-func (b *builder) sum(s *Stage, v *graph.Value, a pipeline.Action) {
-	name, ok := b.grads[v]
-	if !ok || v.Node.Op.CanAdd {
-		return
+// addsItself reports whether n adds a gradient to its sum as it makes it: if its op can, and its turn among the
+// microbatches has come, which it has not where it is run for the sake of the input's gradient.
+func (b *builder) addsItself(n *graph.Node, a pipeline.Action) bool {
+	return n.Op.CanAdd && a.Kind != pipeline.InputGrad && !(a.Kind == pipeline.WeightGrad && b.inputGrad[b.stage(a.Stage)][n])
+}
+
+// sum adds the gradients among n's results that n does not add itself.
+func (b *builder) sum(s *Stage, n *graph.Node, a pipeline.Action) {
+	for _, v := range n.Results {
+		name, ok := b.grads[v]
+		if !ok || b.addsItself(n, a) {
+			continue
+		}
+		b.add(Step{Kind: Accumulate, In: []*Slot{b.slot(s, v, a.Microbatch)}, Out: []*Slot{b.gradSlot(name, v)}, Add: []bool{b.started[name]}, Action: a})
+		b.started[name] = true
 	}
-	step := Step{Kind: Accumulate, In: []*Slot{b.slot(s, v, a.Microbatch)}, Out: []*Slot{b.gradSlot(name, v)}, Add: []bool{b.started[name]}, Action: a}
-	b.started[name] = true
-	b.add(step)
 }
 
 func (b *builder) gradSlot(name string, v *graph.Value) *Slot {
 	if b.sums[name] == nil {
-		b.sums[name] = &Slot{Type: v.Type, Class: Grad, Name: name}
+		b.sums[name] = b.prog.local(v)
+		b.sums[name].Class, b.sums[name].Name = Grad, name
 	}
 	return b.sums[name]
 }
@@ -150,17 +228,19 @@ func (b *builder) slot(s *Stage, v *graph.Value, microbatch int) *Slot {
 	if have := b.slots[k]; have != nil {
 		return have
 	}
-	slot := &Slot{Type: v.Type, FQN: v.Node.FQN, Microbatch: microbatch}
+	slot := b.prog.local(v)
+	slot.FQN, slot.Microbatch = v.Node.FQN, microbatch
 	switch {
 	case v.Node.Op.View:
 		root := b.slot(s, v.Node.In[0], microbatch).Root()
-		*slot = *root
-		slot.Type, slot.Of = v.Type, root
+		view := *root
+		view.Type, view.At, view.Logical, view.Of = slot.Type, slot.At, slot.Logical, root
+		slot = &view
 	case v.Node.Op == graph.ParamOp:
 		slot.Class, slot.Name = Param, v.Name()
 	case b.nodes[v.Node] == once:
 		slot.Class, slot.Offset = Const, b.prog.ConstBytes
-		b.prog.ConstBytes += roundUp(v.Bytes())
+		b.prog.ConstBytes += roundUp(slot.Bytes())
 	case v == s.In && v.Node.Op == graph.InputOp && s.Index == 0:
 		slot.Class = Tokens
 	case v == s.Labels:

@@ -8,6 +8,7 @@ import (
 
 	"titan/libtitan/graph"
 	"titan/libtitan/pipeline"
+	"titan/libtitan/placement"
 )
 
 // Stage is the graph of one pipeline stage on one microbatch, with the roles of its values.
@@ -44,12 +45,14 @@ func (c Class) String() string {
 	return [...]string{"activations", "params", "grads", "constants", "tokens", "labels", "scale", "loss"}[c]
 }
 
-// Slot is a value's place in memory.
+// Slot is a value's place in memory: Type is of what this rank holds of it.
 type Slot struct {
 	graph.Type
 	Class      Class
-	Name       string // of a parameter or gradient
-	FQN        string // of the module whose node made it
+	At         []placement.Range // what of the logical value this rank holds, by dim
+	Logical    []int             // the logical value's shape
+	Name       string            // of a parameter or gradient
+	FQN        string            // of the module whose node made it
 	Microbatch int
 	Of         *Slot // of a view: whose memory it is; nil: its own
 	Offset     int   // bytes from the start of the arena, or of the constants
@@ -94,9 +97,9 @@ type Tag struct {
 	Backward          bool // a gradient
 }
 
-// Program is everything that one pp rank does in an optimizer step.
+// Program is everything that one rank does in an optimizer step.
 type Program struct {
-	Rank       int
+	Where
 	Stages     []*Stage // that it holds
 	Constants  []Step   // run once, at load
 	Steps      []Step
@@ -108,21 +111,29 @@ type Program struct {
 // align is the granule of arena offsets: a cache line, and a vector register.
 const align = 64
 
-// Build lays out the actions of one pp rank. stageRank tells which rank holds a stage.
-func Build(rank int, stages []*Stage, actions []pipeline.Action, stageRank []int) (*Program, error) {
+// Where is a rank's place: its pipeline rank, and its coordinates on the mesh of a stage.
+type Where struct {
+	PP    int
+	Mesh  placement.Mesh
+	Coord placement.Coord
+}
+
+// Build lays out the actions of one rank. stageRank tells which pp rank holds a stage.
+func Build(at Where, stages []*Stage, actions []pipeline.Action, stageRank []int) (*Program, error) {
 	b := &builder{
-		prog:      &Program{Rank: rank, Stages: stages},
+		prog:      &Program{Where: at, Stages: stages},
 		stageRank: stageRank,
 		slots:     map[key]*Slot{},
 		nodes:     map[*graph.Node]nodeKind{},
 		grads:     map[*graph.Value]string{},
 		sums:      map[string]*Slot{},
 		started:   map[string]bool{},
+		inputGrad: map[*Stage]map[*graph.Node]bool{},
 	}
 	for _, s := range stages {
 		b.sortNodes(s)
 	}
-	for _, a := range actions {
+	for _, a := range inOrder(actions) {
 		if err := b.action(a); err != nil {
 			return nil, err
 		}
@@ -130,6 +141,16 @@ func Build(rank int, stages []*Stage, actions []pipeline.Action, stageRank []int
 	b.lifetimes()
 	b.prog.ArenaBytes = place(b.prog.Slots)
 	return b.prog, nil
+}
+
+// local is a slot of what this rank holds of v.
+func (p *Program) local(v *graph.Value) *Slot {
+	s := &Slot{Type: graph.Type{DType: v.DType, Shape: make([]int, len(v.Shape))}}
+	s.At, s.Logical = p.Mesh.Local(v.Shape, v.Layout, p.Coord), v.Shape
+	for d, r := range s.At {
+		s.Shape[d] = r.Len
+	}
+	return s
 }
 
 func (s *Step) String() string {

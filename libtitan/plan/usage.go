@@ -72,7 +72,7 @@ func (p *Program) paramBytes() map[string]int {
 	out := map[string]int{}
 	for _, st := range p.Stages {
 		for _, v := range st.Params {
-			out[v.Name()] = v.Bytes()
+			out[v.Name()] = p.local(v).Bytes()
 		}
 	}
 	return out

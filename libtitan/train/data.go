@@ -7,6 +7,8 @@ import (
 	"titan/libtitan/data"
 	"titan/libtitan/exec"
 	"titan/libtitan/exit"
+	"titan/libtitan/placement"
+	"titan/libtitan/plan"
 	"titan/libtitan/tokenizer"
 )
 
@@ -41,28 +43,60 @@ func (r *run) openData(ctx context.Context, paths, exclude []string, shuffle boo
 	return &dataset{d, vocab}, nil
 }
 
-// batch describes what fill read.
+// batch describes the rows of a step, over all ranks.
 type batch struct {
 	rows, tokens, valid int
 	hash                string
 }
 
-// fill reads the rows from position on into mem's microbatches, in their order.
-func (d *dataset) fill(mem *exec.Memory, position int64, rowsEach int) (batch, error) {
-	var all batch
+// fill reads this rank's share of the rows from position on into mem's microbatches, and counts those of all.
+func (k *rank) fill(ctx context.Context, d *dataset, mem *exec.Memory, position int64) (batch, error) {
+	t := k.job.Manifest.Training
+	at := k.job.Where(k.comm.Rank())
+	dp := k.job.DPIndex(k.comm.Rank())
+	perStep := t.LocalBatchSize / k.job.Rows // microbatches of an accumulation step
+	row := data.Batch{Rows: k.job.Rows, SeqLen: t.SeqLen, Tokens: make([]int32, k.job.Rows*t.SeqLen), Labels: make([]int32, k.job.Rows*t.SeqLen)}
+	var valid int64
 	var hash uint64
-	for i, tokens := range mem.Tokens {
-		b := data.Batch{First: position + int64(all.rows), Rows: rowsEach, SeqLen: len(tokens) / rowsEach, Tokens: tokens, Labels: mem.Labels[i]}
-		if err := d.read(&b); err != nil {
-			return all, err
+	for i := range mem.Tokens {
+		share := data.Share{Rank: dp, Ranks: k.job.DP, Local: t.LocalBatchSize}
+		row.First = share.First(position, i/perStep) + int64(i%perStep*k.job.Rows)
+		if err := d.read(&row); err != nil {
+			return batch{}, err
 		}
-		all.rows += rowsEach
-		all.tokens += len(tokens)
-		all.valid += int(b.Valid())
-		hash += b.Hash()
+		valid += row.Valid()
+		hash += row.Hash()
+		k.localPositions(mem.Tokens[i], row.Tokens, at)
+		k.localPositions(mem.Labels[i], row.Labels, at)
 	}
-	all.hash = fmt.Sprintf("%016x", hash)
-	return all, nil
+	rows := len(mem.Tokens) * k.job.Rows * k.job.DP
+	out := batch{rows: rows, tokens: rows * t.SeqLen}
+	if k.job.DP > 1 {
+		// One rank of each data-parallel place counts; a hash goes in halves, which float64 holds exactly.
+		sums := make([]float64, 3)
+		if at.PP == 0 && k.job.Mesh.Index(at.Coord, placement.CP|placement.TP) == 0 {
+			sums[0], sums[1], sums[2] = float64(valid), float64(hash>>32), float64(hash&(1<<32-1))
+		}
+		if err := k.comm.Sum(ctx, sums); err != nil {
+			return out, err
+		}
+		valid, hash = int64(sums[0]), uint64(sums[1])<<32+uint64(sums[2])
+	}
+	out.valid, out.hash = int(valid), fmt.Sprintf("%016x", hash)
+	return out, nil
+}
+
+// localPositions copies the positions that a context-parallel rank has of each row.
+func (k *rank) localPositions(dst, rows []int32, at plan.Where) {
+	cp, seqLen := k.job.Mesh.Size(placement.CP), k.job.Manifest.Training.SeqLen
+	if cp == 1 {
+		copy(dst, rows)
+		return
+	}
+	mine := placement.Chunk(seqLen, cp, k.job.Mesh.Index(at.Coord, placement.CP))
+	for i := range dst {
+		dst[i] = rows[i/mine.Len*seqLen+placement.HeadTail(seqLen, 2*cp, mine.Start+i%mine.Len)]
+	}
 }
 
 func (d *dataset) read(b *data.Batch) error {

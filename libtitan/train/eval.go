@@ -7,6 +7,7 @@ import (
 	"titan/libtitan/comm/local"
 	"titan/libtitan/exec"
 	"titan/libtitan/manifest"
+	"titan/libtitan/placement"
 )
 
 // evaluator measures the loss on a dataset, forward only.
@@ -25,12 +26,12 @@ func (k *rank) newEvaluator(d *dataset, steps int) (*evaluator, error) {
 		return nil, err
 	}
 	e := &evaluator{rank: k, data: d}
-	perBatch := int64(k.job.Rows * k.job.NumMicrobatches)
+	perBatch := int64(k.job.Rows * k.job.NumMicrobatches * k.job.DP)
 	e.batches = int(max(1, d.Rows()/perBatch))
 	if steps > 0 {
 		e.batches = min(e.batches, steps)
 	}
-	e.mem = exec.NewMemory(prog, k.job.NumMicrobatches, k.job.Rows*k.job.Manifest.Training.SeqLen, k.state.params, nil)
+	e.mem = exec.NewMemory(prog, k.job.NumMicrobatches, k.job.Rows*k.job.Manifest.Training.SeqLen/k.job.Mesh.Size(placement.CP), k.state.params, nil)
 	e.runner, err = exec.Load(k.engine, prog, e.mem, k.comm)
 	return e, err
 }
@@ -39,7 +40,7 @@ func (k *rank) newEvaluator(d *dataset, steps int) (*evaluator, error) {
 func (e *evaluator) run(ctx context.Context) (loss float64, tokens int64, err error) {
 	var sum float64
 	for i := range e.batches {
-		b, err := e.data.fill(e.mem, int64(i*e.job.Rows*e.job.NumMicrobatches), e.job.Rows)
+		b, err := e.fill(ctx, e.data, e.mem, int64(i*e.job.Rows*e.job.NumMicrobatches*e.job.DP))
 		if err != nil {
 			return 0, 0, err
 		}
@@ -47,7 +48,7 @@ func (e *evaluator) run(ctx context.Context) (loss float64, tokens int64, err er
 			return 0, 0, err
 		}
 		tokens += int64(b.valid)
-		if e.comm.Rank() == e.lastStageRank() {
+		if e.hasLoss() {
 			for _, l := range e.mem.Loss {
 				sum += float64(l)
 			}

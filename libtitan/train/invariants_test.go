@@ -39,14 +39,17 @@ func tinyJob(t *testing.T, data string) *manifest.Manifest {
 	return m
 }
 
-// pipelined cuts m into pp stages that run a schedule on microbatches.
+// pipelined cuts m into the stages of a schedule on pp ranks.
 func pipelined(t *testing.T, m *manifest.Manifest, pp, microbatches int, schedule string) *manifest.Manifest {
-	m.Mesh.Dims.PP, m.Mesh.WorldSize = pp, pp
-	stages, err := pipeline.Split(pipeline.Cut{NumLayers: m.Model.Config.NumLayers, NumStages: pp, FirstWeight: 1, LastWeight: 1})
+	m.Mesh.WorldSize *= pp / m.Mesh.Dims.PP
+	m.Mesh.Dims.PP = pp
+	ranks, err := pipeline.StageRank(schedule, pp, 0, microbatches)
+	require.NoError(t, err)
+	stages, err := pipeline.Split(pipeline.Cut{NumLayers: m.Model.Config.NumLayers, NumStages: len(ranks), FirstWeight: 1, LastWeight: 1})
 	require.NoError(t, err)
 	m.Pipeline = &manifest.Pipeline{Schedule: schedule, NumMicrobatches: microbatches}
 	for i, fqns := range stages {
-		m.Pipeline.Stages = append(m.Pipeline.Stages, manifest.Stage{Stage: i, PPRank: i, FQNs: fqns})
+		m.Pipeline.Stages = append(m.Pipeline.Stages, manifest.Stage{Stage: i, PPRank: ranks[i], FQNs: fqns})
 	}
 	m.Derive()
 	return m

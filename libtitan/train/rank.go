@@ -10,8 +10,9 @@ import (
 	"titan/libtitan/device/cpu"
 	"titan/libtitan/exec"
 	"titan/libtitan/exit"
-	"titan/libtitan/nn"
 	"titan/libtitan/optim"
+	"titan/libtitan/parallel"
+	"titan/libtitan/placement"
 )
 
 // rank is one pipeline rank: its part of the parameters and their state, and its program.
@@ -19,9 +20,7 @@ type rank struct {
 	*run
 	comm     comm.Comm
 	peers    []*rank
-	params   []*nn.Param // that it holds
-	index    []int       // their places in the whole model's list
-	owned    []bool      // this rank saves and counts it: the first that holds it
+	held     []parallel.Held // its parts of the parameters
 	state    *state
 	mem      *exec.Memory
 	runner   *exec.Runner
@@ -30,21 +29,11 @@ type rank struct {
 	pos      position
 }
 
-// state is what the optimizer works on, by FQN: all float32, all the size of the parameter.
+// state is what the optimizer works on, by FQN: all float32, all of what the rank holds of the parameter.
 type state struct{ params, grads, m, v map[string][]float32 }
 
 func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
-	k := &rank{run: r, comm: c, index: r.job.StageParams(c.Rank()), pos: r.start}
-	held := map[int]bool{}
-	for other := range c.Rank() {
-		for _, i := range r.job.StageParams(other) {
-			held[i] = true
-		}
-	}
-	for _, i := range k.index {
-		k.params = append(k.params, r.job.Params[i])
-		k.owned = append(k.owned, !held[i])
-	}
+	k := &rank{run: r, comm: c, held: r.job.Held(c.Rank()), pos: r.start}
 	if err := k.loadState(training); err != nil {
 		return nil, err
 	}
@@ -56,7 +45,7 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 		return nil, err
 	}
 	t := r.job.Manifest.Training
-	k.mem = exec.NewMemory(prog, r.job.NumMicrobatches, r.job.Rows*t.SeqLen, k.state.params, k.state.grads)
+	k.mem = exec.NewMemory(prog, r.job.NumMicrobatches, r.job.Rows*t.SeqLen/r.job.Mesh.Size(placement.CP), k.state.params, k.state.grads)
 	if k.runner, err = exec.Load(r.engine, prog, k.mem, c); err != nil {
 		return nil, err
 	}
@@ -109,7 +98,7 @@ func (k *rank) loop(ctx, stop context.Context) error {
 // step does one optimizer step. Everything that ranks must agree on goes through one sum.
 func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 	began := time.Now()
-	b, err := k.train.fill(k.mem, k.pos.Rows, k.job.Rows)
+	b, err := k.fill(ctx, k.train, k.mem, k.pos.Rows)
 	if err != nil {
 		return false, err
 	}
@@ -153,12 +142,12 @@ func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 func (k *rank) agree(ctx, stop context.Context, valid int) (loss float64, squares []float64, stopping bool, err error) {
 	n := len(k.job.Params)
 	all := make([]float64, n+2)
-	for i, p := range k.params {
-		if k.owned[i] {
-			all[k.index[i]] = k.engine.SumSquares(k.state.grads[p.FQN])
+	for _, h := range k.held {
+		if h.First {
+			all[h.Index] = k.engine.SumSquares(k.state.grads[h.Param.FQN])
 		}
 	}
-	if k.comm.Rank() == k.lastStageRank() && valid > 0 {
+	if k.hasLoss() && valid > 0 {
 		for _, l := range k.mem.Loss {
 			all[n] += float64(l)
 		}
@@ -171,21 +160,29 @@ func (k *rank) agree(ctx, stop context.Context, valid int) (loss float64, square
 	return all[n], all[:n], all[n+1] > 0, err
 }
 
-func (k *rank) lastStageRank() int { return k.job.StageRank[len(k.job.StageRank)-1] }
+// hasLoss reports whether the rank's loss counts: on the last stage, one rank of those that have the same tokens.
+func (k *rank) hasLoss() bool {
+	at := k.job.Where(k.comm.Rank())
+	return at.PP == k.lastPP() && k.job.Mesh.Index(at.Coord, placement.TP) == 0
+}
+
+// lastPP is the pp rank of the last stage.
+func (k *rank) lastPP() int { return k.job.StageRank[len(k.job.StageRank)-1] }
 
 // exchangeTied adds up the two gradients of a tied head when the first and the last stage each hold its weight.
 func (k *rank) exchangeTied(ctx context.Context) error {
-	first, last := k.job.StageRank[0], k.lastStageRank()
-	me := k.comm.Rank()
+	first, last := k.job.StageRank[0], k.lastPP()
+	me := k.job.Where(k.comm.Rank()).PP
 	if !k.job.Manifest.Model.Config.Tied || first == last || me != first && me != last {
 		return nil
 	}
+	peer := k.comm.Rank() + (first+last-2*me)*k.job.Mesh.World() // at the same place of the other stage's mesh
 	mine := k.state.grads[k.job.Params[0].FQN]
 	theirs := make([]float32, len(mine))
-	if err := k.comm.Send(ctx, first+last-me, "tied", floatBytes(mine)); err != nil {
+	if err := k.comm.Send(ctx, peer, "tied", floatBytes(mine)); err != nil {
 		return err
 	}
-	if err := k.comm.Recv(ctx, first+last-me, "tied", floatBytes(theirs)); err != nil {
+	if err := k.comm.Recv(ctx, peer, "tied", floatBytes(theirs)); err != nil {
 		return err
 	}
 	k.engine.Add(mine, mine, theirs) // of two terms: the same bits on both ranks
@@ -200,10 +197,10 @@ func (k *rank) finite(ctx context.Context, step int, loss, norm float64) error {
 	}
 	// Every rank looks for the first bad tensor among its own; the lowest place in the model is named.
 	where := make([]float64, 2*len(k.job.Params))
-	for i, p := range k.params {
+	for _, h := range k.held {
 		for j, list := range []map[string][]float32{k.state.params, k.state.grads} {
-			if k.owned[i] && !isFinite(k.engine.SumSquares(list[p.FQN])) {
-				where[j*len(k.job.Params)+k.index[i]] = 1
+			if h.First && !isFinite(k.engine.SumSquares(list[h.Param.FQN])) {
+				where[j*len(k.job.Params)+h.Index] = 1
 			}
 		}
 	}
@@ -224,8 +221,9 @@ func (k *rank) finite(ctx context.Context, step int, loss, norm float64) error {
 // update applies AdamW to what this rank holds.
 func (k *rank) update(step int, factor, gradScale float64) {
 	s := optim.AdamW{Optimizer: *k.job.Manifest.Optimizer}.At(step, factor, gradScale)
-	for _, p := range k.params {
-		k.engine.AdamW(k.state.params[p.FQN], k.state.grads[p.FQN], k.state.m[p.FQN], k.state.v[p.FQN], cpu.AdamW(s))
+	for _, h := range k.held {
+		fqn := h.Param.FQN
+		k.engine.AdamW(k.state.params[fqn], k.state.grads[fqn], k.state.m[fqn], k.state.v[fqn], cpu.AdamW(s))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"titan/libtitan/checkpoint"
 	"titan/libtitan/dtype"
+	"titan/libtitan/parallel"
 	"titan/libtitan/pickle"
 )
 
@@ -21,13 +22,13 @@ func (k *rank) save(ctx context.Context) error {
 		return err
 	}
 	if k.comm.Rank() == 0 {
-		var s checkpoint.State
+		s := savedState{at: map[string]int{}}
 		for file, peer := range k.peers {
 			peer.addTensors(&s, file)
 		}
-		k.addObjects(&s)
+		k.addObjects(&s.State)
 		dir := checkpoint.StepDir(k.job.Manifest.Checkpoint.Folder, k.pos.Step)
-		if err := checkpoint.Write(ctx, dir, s, checkpoint.WriteOptions{Replace: true}); err != nil {
+		if err := checkpoint.Write(ctx, dir, s.State, checkpoint.WriteOptions{Replace: true}); err != nil {
 			return fmt.Errorf("checkpoint: step %d: %w", k.pos.Step, err)
 		}
 		k.Log.Info(fmt.Sprintf("saved %s", dir))
@@ -43,34 +44,44 @@ func (k *rank) savedHint() string {
 	return fmt.Sprintf(", saved in %s: the same command goes on from there", checkpoint.StepDir(k.job.Manifest.Checkpoint.Folder, k.pos.Step))
 }
 
-// addTensors adds the parameters that the rank owns and their optimizer state.
-func (k *rank) addTensors(s *checkpoint.State, file int) {
-	add := func(fqn string, path []any, shape []int64, x []float32) {
-		chunks := checkpoint.Whole(shape, func(dst []byte, off int64) error {
-			copy(dst, floatBytes(x)[off:])
-			return nil
-		})
-		chunks[0].File = file
-		s.Tensors = append(s.Tensors, checkpoint.Tensor{FQN: fqn, Path: path, DType: dtype.Float32, Shape: shape, Chunks: chunks})
-	}
-	for i, p := range k.params {
-		if !k.owned[i] {
+// addTensors adds the parts of the parameters that the rank saves and their optimizer state, as file of the folder.
+func (k *rank) addTensors(s *savedState, file int) {
+	for _, h := range k.held {
+		if !h.First {
 			continue
 		}
-		add(p.FQN, nil, p.Shape, k.state.params[p.FQN])
-		for _, m := range []struct {
-			name  string
-			shape []int64
-			x     []float32
-		}{
-			{"step", []int64{}, []float32{float32(k.pos.Step)}},
-			{"exp_avg", p.Shape, k.state.m[p.FQN]},
-			{"exp_avg_sq", p.Shape, k.state.v[p.FQN]},
-		} {
-			add(moment(p.FQN, m.name), []any{"optimizer", "state." + p.FQN + "." + m.name}, m.shape, m.x)
-		}
+		fqn := h.Param.FQN
+		s.add(fqn, nil, h, file, k.state.params[fqn])
+		s.add(moment(fqn, "exp_avg"), momentPath(fqn, "exp_avg"), h, file, k.state.m[fqn])
+		s.add(moment(fqn, "exp_avg_sq"), momentPath(fqn, "exp_avg_sq"), h, file, k.state.v[fqn])
 	}
 }
+
+// savedState gathers the parts of tensors that ranks hold.
+type savedState struct {
+	checkpoint.State
+	at map[string]int // of a tensor in Tensors
+}
+
+// add adds a rank's part of a tensor. An empty part is left out, but where the tensor itself is empty.
+func (s *savedState) add(fqn string, path []any, h parallel.Held, file int, x []float32) {
+	i, ok := s.at[fqn]
+	if !ok {
+		i = len(s.Tensors)
+		s.at[fqn] = i
+		s.Tensors = append(s.Tensors, checkpoint.Tensor{FQN: fqn, Path: path, DType: dtype.Float32, Shape: h.Param.Shape})
+	}
+	t := &s.Tensors[i]
+	if len(x) == 0 && (h.Param.NumElements() > 0 || len(t.Chunks) > 0) {
+		return
+	}
+	t.Chunks = append(t.Chunks, checkpoint.Chunk{Offsets: h.Offsets, Sizes: h.Sizes, File: file, Fill: func(dst []byte, off int64) error {
+		copy(dst, floatBytes(x)[off:])
+		return nil
+	}})
+}
+
+func momentPath(fqn, name string) []any { return []any{"optimizer", "state." + fqn + "." + name} }
 
 // addObjects adds the Python values that torchtitan keeps beside tensors, and the position in the data.
 func (k *rank) addObjects(s *checkpoint.State) {
@@ -80,6 +91,9 @@ func (k *rank) addObjects(s *checkpoint.State) {
 	o := k.job.Manifest.Optimizer
 	lr := o.LR * k.schedule.Factor(k.pos.Step) // of the next step, as PyTorch's scheduler leaves it
 	for _, p := range k.job.Params {
+		step := []float32{float32(k.pos.Step)}
+		s.Tensors = append(s.Tensors, checkpoint.Tensor{FQN: moment(p.FQN, "step"), Path: momentPath(p.FQN, "step"), DType: dtype.Float32, Shape: []int64{},
+			Chunks: checkpoint.Whole([]int64{}, func(dst []byte, _ int64) error { copy(dst, floatBytes(step)); return nil })})
 		for _, f := range []struct {
 			name  string
 			value any

@@ -10,7 +10,7 @@ import (
 	"titan/libtitan/dtype"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
-	"titan/libtitan/nn"
+	"titan/libtitan/parallel"
 )
 
 // find decides where a run starts: at the step asked for or the newest complete one in the folder, else at the
@@ -128,7 +128,8 @@ func (k *rank) loadState(training bool) error {
 	k.state = &state{map[string][]float32{}, map[string][]float32{}, map[string][]float32{}, map[string][]float32{}}
 	resume := training && k.start.Step > 0
 	var want []checkpoint.Want
-	for _, p := range k.params {
+	for _, h := range k.held {
+		p := h.Param
 		names := []string{p.FQN}
 		if resume {
 			names = append(names, moment(p.FQN, "exp_avg"), moment(p.FQN, "exp_avg_sq"))
@@ -148,24 +149,24 @@ func (k *rank) loadState(training bool) error {
 			k.Log.Info(n)
 		}
 	}
-	for _, p := range k.params {
-		n := p.NumElements()
-		k.state.params[p.FQN] = make([]float32, n)
+	for _, h := range k.held {
+		fqn, n := h.Param.FQN, h.NumElements()
+		k.state.params[fqn] = make([]float32, n)
 		if k.from == nil {
-			k.fromSeed(p)
-		} else if err := k.read(names[p.FQN], p.Shape, k.state.params[p.FQN]); err != nil {
+			k.fromSeed(h)
+		} else if err := k.read(names[fqn], h, k.state.params[fqn]); err != nil {
 			return err
 		}
 		if !training {
 			continue
 		}
-		k.state.grads[p.FQN] = make([]float32, n)
+		k.state.grads[fqn] = make([]float32, n)
 		for name, list := range map[string]map[string][]float32{"exp_avg": k.state.m, "exp_avg_sq": k.state.v} {
-			list[p.FQN] = make([]float32, n)
+			list[fqn] = make([]float32, n)
 			if !resume {
 				continue
 			}
-			if err := k.read(names[moment(p.FQN, name)], p.Shape, list[p.FQN]); err != nil {
+			if err := k.read(names[moment(fqn, name)], h, list[fqn]); err != nil {
 				return err
 			}
 		}
@@ -173,27 +174,42 @@ func (k *rank) loadState(training bool) error {
 	return nil
 }
 
-// fromSeed makes what a parameter starts from where there is no file: the values that seedinit would write.
-func (k *rank) fromSeed(p *nn.Param) {
-	dst, fill := k.state.params[p.FQN], Initial(p, k.job.Manifest.Training.Seed)
-	k.engine.For(len(dst), 1<<16, func(lo, hi int) { fill(dst[lo:hi], int64(lo)) })
+// fromSeed makes what a part of a parameter starts from where there is no file: the values that seedinit would write.
+// A part is whole rows, or a range of each row.
+func (k *rank) fromSeed(h parallel.Held) {
+	dst, fill := k.state.params[h.Param.FQN], Initial(h.Param, k.job.Manifest.Training.Seed)
+	width, stride, first := h.NumElements(), int64(0), int64(0)
+	rows := int64(1)
+	for d, size := range h.Sizes {
+		first = first*h.Param.Shape[d] + h.Offsets[d]
+		if d == 1 && size < h.Param.Shape[1] {
+			rows, width, stride = h.Sizes[0], size, h.Param.Shape[1]
+		}
+	}
+	for r := range rows {
+		row := dst[r*width:][:width]
+		k.engine.For(len(row), 1<<16, func(lo, hi int) { fill(row[lo:hi], first+r*stride+int64(lo)) })
+	}
 }
 
 func moment(fqn, name string) string { return "optimizer.state." + fqn + "." + name }
 
 // read fills dst from a tensor of the checkpoint; bfloat16 is widened.
-func (k *rank) read(name string, shape []int64, dst []float32) error {
+func (k *rank) read(name string, h parallel.Held, dst []float32) error {
+	if len(dst) == 0 {
+		return nil
+	}
 	item, ok := k.from.Item(name)
 	if !ok {
 		return exit.Input.Errorf("checkpoint: %s: not in it", name)
 	}
 	switch item.DType {
 	case dtype.Float32:
-		return k.from.ReadRegion(name, make([]int64, len(shape)), shape, floatBytes(dst))
+		return k.from.ReadRegion(name, h.Offsets, h.Sizes, floatBytes(dst))
 	case dtype.BFloat16:
 		narrow := make([]uint16, len(dst))
 		raw := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(narrow))), 2*len(narrow))
-		if err := k.from.ReadRegion(name, make([]int64, len(shape)), shape, raw); err != nil {
+		if err := k.from.ReadRegion(name, h.Offsets, h.Sizes, raw); err != nil {
 			return err
 		}
 		dtype.WidenBF16(dst, narrow)

@@ -54,7 +54,7 @@ func simulate(_ context.Context, e *app.Env) error {
 			if err != nil {
 				return err
 			}
-			if err := print(w, prog); err != nil {
+			if err := print(w, rank, prog); err != nil {
 				return err
 			}
 		}
@@ -63,12 +63,12 @@ func simulate(_ context.Context, e *app.Env) error {
 }
 
 // print writes the table of one rank: its totals, then who holds the activations at their peak.
-func print(w io.Writer, prog *plan.Program) error {
+func print(w io.Writer, rank int, prog *plan.Program) error {
 	u := plan.Measure(prog)
 	params := u.Fixed[plan.Param]
 	size := func(n int) string { return manifest.FormatBytes(int64(n)) }
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "rank %d: %d steps, peak at step %d (%v)\n", prog.Rank, len(prog.Steps), u.PeakStep, prog.Steps[u.PeakStep].Action)
+	fmt.Fprintf(w, "rank %d: %d steps, peak at step %d (%v)\n", rank, len(prog.Steps), u.PeakStep, prog.Steps[u.PeakStep].Action)
 	for _, row := range []struct {
 		name  string
 		bytes int

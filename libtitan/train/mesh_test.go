@@ -1,0 +1,148 @@
+package train
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"titan/libtitan/checkpoint"
+	"titan/libtitan/manifest"
+	"titan/libtitan/pipeline"
+)
+
+// meshJob trains 8 layers with a vocabulary that no degree divides, on a mesh: 8 rows a step.
+func meshJob(t *testing.T, data string, d manifest.MeshDims, microbatches int) *manifest.Manifest {
+	m := tinyJob(t, data)
+	c := &m.Model.Config
+	c.NumLayers, c.NumHeads, c.NumKVHeads, c.HeadDim, c.Dim = 8, 8, 4, 8, 32
+	d.EP = 1
+	m.Mesh.Dims = d
+	m.Mesh.WorldSize = d.PP * d.DPReplicate * d.DPShard * d.CP * d.TP
+	m.Training.Steps = 5
+	m.Training.LocalBatchSize = 8 / (d.DPReplicate * d.DPShard)
+	m.Training.GlobalBatchSize, m.Training.GradAccumSteps = 8, 1
+	m.Derive()
+	if pp := d.PP; pp > 1 {
+		m.Mesh.Dims.PP, m.Mesh.WorldSize = 1, m.Mesh.WorldSize/pp
+		pipelined(t, m, pp, microbatches, "1F1B")
+	}
+	return m
+}
+
+func TestMeshesEqualOneRank(t *testing.T) {
+	data := numbers(t)
+	want := steps(t, meshJob(t, data, manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1}, 1))
+	for _, d := range []manifest.MeshDims{
+		{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1},
+		{PP: 1, DPReplicate: 2, DPShard: 1, CP: 1, TP: 1},
+		{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 2},
+		{PP: 1, DPReplicate: 1, DPShard: 1, CP: 2, TP: 1},
+		{PP: 1, DPReplicate: 1, DPShard: 4, CP: 1, TP: 1},
+		{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 4},
+		{PP: 1, DPReplicate: 2, DPShard: 2, CP: 1, TP: 2},
+		{PP: 2, DPReplicate: 1, DPShard: 2, CP: 1, TP: 2},
+		{PP: 1, DPReplicate: 1, DPShard: 2, CP: 2, TP: 2},
+		{PP: 2, DPReplicate: 1, DPShard: 1, CP: 2, TP: 2},
+	} {
+		t.Run(fmt.Sprintf("%+v", d), func(t *testing.T) {
+			agree(t, want, steps(t, meshJob(t, data, d, 2)), 1e-5, "mesh")
+		})
+	}
+	require.NotEmpty(t, want)
+}
+
+// What the backward computes again has the bits of what was saved.
+func TestActivationCheckpointingChangesNoBit(t *testing.T) {
+	data := numbers(t)
+	for _, d := range []manifest.MeshDims{
+		{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1},
+		{PP: 1, DPReplicate: 1, DPShard: 2, CP: 2, TP: 2},
+		{PP: 2, DPReplicate: 1, DPShard: 2, CP: 1, TP: 2},
+	} {
+		want := steps(t, meshJob(t, data, d, 2))
+		for _, ac := range []manifest.ActivationCheckpoint{{Mode: "full"}, {Mode: "selective", Option: "op"}, {Mode: "selective", Option: "2"}} {
+			m := meshJob(t, data, d, 2)
+			m.ActivationCheckpoint = &ac
+			require.Equal(t, want, steps(t, m), "%+v %+v", d, ac)
+		}
+	}
+}
+
+// Every schedule sums gradients in the order of microbatches, so all have the bits of one rank.
+func TestSchedulesHaveTheBitsOfOneRank(t *testing.T) {
+	data := numbers(t)
+	one := manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1}
+	want := steps(t, func() *manifest.Manifest {
+		m := meshJob(t, data, one, 1)
+		m.Training.LocalBatchSize, m.Training.GradAccumSteps = 1, 8
+		return m
+	}())
+	for _, schedule := range pipeline.Names() {
+		for _, pp := range []int{2, 4} {
+			m := meshJob(t, data, one, 1)
+			require.Equal(t, want, steps(t, pipelined(t, m, pp, 8, schedule)), "%s pp %d", schedule, pp)
+		}
+	}
+}
+
+// The choices of tensor parallelism and of when parameters are gathered change what is sent, not what is computed.
+func TestParallelismOptions(t *testing.T) {
+	data := numbers(t)
+	d := manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 4}
+	want := steps(t, meshJob(t, data, manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1}, 1))
+	for name, set := range map[string]func(m *manifest.Mesh){
+		"no sequence parallel":          func(m *manifest.Mesh) { m.DisableSequenceParallel = true },
+		"no loss parallel":              func(m *manifest.Mesh) { m.DisableLossParallel = true },
+		"neither":                       func(m *manifest.Mesh) { m.DisableSequenceParallel, m.DisableLossParallel = true, true },
+		"gathered once a step":          func(m *manifest.Mesh) { m.ReshardAfterForward = "never" },
+		"gathered for every microbatch": func(m *manifest.Mesh) { m.ReshardAfterForward = "always" },
+	} {
+		m := meshJob(t, data, d, 1)
+		set(m.Mesh)
+		agree(t, want, steps(t, m), 1e-5, name)
+	}
+}
+
+// A checkpoint of one layout goes on in another: the same losses to 1e-5, and, saved again before any step, the same bytes.
+func TestResumeOnAnotherMesh(t *testing.T) {
+	data := numbers(t)
+	mesh := func(pp, rep, shard, cp, tp int) manifest.MeshDims {
+		return manifest.MeshDims{PP: pp, DPReplicate: rep, DPShard: shard, CP: cp, TP: tp}
+	}
+	one := mesh(1, 1, 1, 1, 1)
+	straight := t.TempDir()
+	job := func(d manifest.MeshDims, folder string, n int) *manifest.Manifest {
+		m := meshJob(t, data, d, 2)
+		m.Checkpoint = &manifest.Checkpoint{Folder: folder, Interval: 3}
+		m.Training.Steps, m.LRScheduler.TotalSteps = n, &[]int{6}[0]
+		return m
+	}
+	want := steps(t, job(one, straight, 6))
+	for _, pair := range [][2]manifest.MeshDims{
+		{one, mesh(1, 1, 4, 1, 1)}, {mesh(1, 1, 4, 1, 1), one}, {mesh(1, 1, 2, 1, 2), mesh(1, 1, 4, 1, 1)}, {mesh(1, 1, 1, 1, 4), mesh(1, 1, 2, 1, 2)},
+		{mesh(2, 1, 2, 1, 1), mesh(1, 2, 1, 1, 2)}, {mesh(4, 1, 1, 1, 1), mesh(2, 1, 1, 2, 1)}, {mesh(2, 1, 4, 1, 1), mesh(1, 1, 1, 2, 2)},
+		{mesh(1, 1, 2, 2, 2), mesh(2, 1, 2, 1, 2)}, {mesh(1, 2, 2, 1, 1), mesh(1, 1, 1, 4, 1)}, {mesh(2, 1, 1, 1, 4), mesh(4, 1, 2, 1, 1)},
+		{mesh(1, 1, 1, 4, 2), mesh(1, 1, 8, 1, 1)}, {mesh(1, 1, 8, 1, 1), mesh(2, 2, 1, 1, 2)},
+	} {
+		t.Run(fmt.Sprint(pair), func(t *testing.T) {
+			folder := t.TempDir()
+			steps(t, job(pair[0], folder, 3))
+			agree(t, want[3:], steps(t, job(pair[1], folder, 6)), 1e-5, "resumed")
+
+			// Loaded, and saved again before any step.
+			still := job(pair[1], folder, 4)
+			still.Checkpoint.LoadStep = &[]int{3}[0]
+			still.Checkpoint.Interval = 0
+			still.Optimizer.LR = 0
+			steps(t, still)
+			was, is := tensorsOf(t, checkpoint.StepDir(folder, 3)), tensorsOf(t, checkpoint.StepDir(folder, 4))
+			for fqn, bytes := range was {
+				if !strings.HasPrefix(fqn, "optimizer.") {
+					require.Equal(t, bytes, is[fqn], fqn)
+				}
+			}
+		})
+	}
+}
