@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"unsafe"
 
 	"titan/libtitan/checkpoint"
@@ -25,7 +27,7 @@ func (r *run) find(c *manifest.Checkpoint) (*checkpoint.Reader, position, error)
 	}
 	switch {
 	case dir != "" && c.InitialLoadPath != "":
-		r.Log.Info(fmt.Sprintf("%s resumes; initial_load_path %s is ignored", dir, c.InitialLoadPath))
+		r.Log.Info(fmt.Sprintf("%s is there, so initial_load_path %s is ignored", dir, c.InitialLoadPath))
 	case dir == "" && c.InitialLoadPath == "":
 		r.Log.Info("no checkpoint: parameters start from the seed")
 		return nil, position{}, nil
@@ -45,7 +47,7 @@ func (r *run) find(c *manifest.Checkpoint) (*checkpoint.Reader, position, error)
 	}
 	pos, err := r.readPosition(reader, dir, step)
 	if err == nil {
-		r.Log.Info(fmt.Sprintf("%s: resuming after step %d", dir, pos.Step))
+		r.Log.Info(fmt.Sprintf("%s: its state is loaded, step %d is done", dir, pos.Step))
 	}
 	return reader, pos, err
 }
@@ -54,6 +56,9 @@ func (r *run) find(c *manifest.Checkpoint) (*checkpoint.Reader, position, error)
 func (r *run) findStep(c *manifest.Checkpoint) (dir string, step int, err error) {
 	if c.Folder == "" {
 		return "", 0, nil
+	}
+	if _, err := os.Stat(filepath.Join(c.Folder, ".metadata")); err == nil {
+		return "", 0, exit.Input.Errorf("checkpoint %s: it is a checkpoint itself: name the folder of the step-N folders, %s", c.Folder, filepath.Dir(c.Folder))
 	}
 	want := checkpoint.Latest
 	if c.LoadStep != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"titan/libtitan/checkpoint"
 	"titan/libtitan/comm"
@@ -20,12 +21,13 @@ import (
 // Options are what a run needs beside its manifest.
 type Options struct {
 	CPU         cpu.Options
-	LogFreq     int       // steps between console lines; the first and the last are always printed
-	Console     io.Writer // the lines of a person
-	Metrics     io.Writer // one JSON object a step; nil: none
-	GradNorms   bool      // one norm a parameter in them
-	TensorBoard string    // folder; "": none
-	FreshData   bool      // begin the data at its first row, whatever the checkpoint says
+	LogFreq     int           // steps between console lines; the first and the last are always printed
+	Console     io.Writer     // the lines of a person
+	Metrics     io.Writer     // one JSON object a step; nil: none
+	GradNorms   bool          // one norm a parameter in them
+	TensorBoard string        // folder; "": none
+	FreshData   bool          // begin the data at its first row, whatever the checkpoint says
+	CommTimeout time.Duration // how long a rank may be waited for
 	Log         *slog.Logger
 	Progress    func(steps int64) // called after each step; nil: nobody watches
 }
@@ -55,10 +57,20 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 		return err
 	}
 	defer r.report.close()
+	if r.start.Step >= m.Training.Steps {
+		r.Log.Info(fmt.Sprintf("nothing to do: step %d of %d is done; go on with --steps N", r.start.Step, m.Training.Steps))
+		return nil
+	}
+	if err := r.fits(); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() {
+		r.Log.Warn("stopping after this step, which is saved first; interrupt again to stop at once")
+	})()
 	ranks := make([]*rank, r.job.NumRanks())
 	// A rank that is told to stop says so to the others at the end of its step, so that all stop after the same one.
 	inner := context.WithoutCancel(ctx)
-	return local.Run(inner, len(ranks), func(inner context.Context, c comm.Comm) error {
+	return local.RunWith(inner, len(ranks), comm.Options{Timeout: o.CommTimeout, Log: o.Log}, func(inner context.Context, c comm.Comm) error {
 		k, err := r.newRank(c, true)
 		if err != nil {
 			return err
@@ -103,6 +115,25 @@ func open(ctx context.Context, m *manifest.Manifest, o Options) (*run, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// fits refuses a job whose ranks, all in this process, need more memory than the machine has left.
+func (r *run) fits() error {
+	var need int64
+	for rank := range r.job.NumRanks() {
+		for _, h := range r.job.Held(rank) {
+			need += 16 * h.NumElements() // parameter, gradient, two moments
+		}
+		prog, err := r.job.Program(rank)
+		if err != nil {
+			return err
+		}
+		need += int64(prog.ArenaBytes + prog.ConstBytes)
+	}
+	if have := procField("/proc/meminfo", "MemAvailable:"); have > 0 && need > have {
+		return exit.Input.Errorf("memory: %d ranks need %s, this machine has %s left: plan a smaller model, sequence or batch, or checkpoint activations", r.job.NumRanks(), manifest.FormatBytes(need), manifest.FormatBytes(have))
+	}
+	return nil
 }
 
 func (r *run) close() {

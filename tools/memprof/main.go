@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -86,7 +87,7 @@ func print(w io.Writer, rank int, prog *plan.Program) error {
 	fmt.Fprintf(t, "held at peak by\t\t\t\n")
 	const most = 8
 	for _, h := range u.Holders[:min(most, len(u.Holders))] {
-		fmt.Fprintf(t, "%s\t%s\t%d\t\n", h.FQN, size(h.Bytes), h.Bytes)
+		fmt.Fprintf(t, "%s\t%s\t%d\t\n", cmp.Or(h.FQN, "loss"), size(h.Bytes), h.Bytes)
 	}
 	return t.Flush()
 }

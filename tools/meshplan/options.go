@@ -30,6 +30,7 @@ type options struct {
 	warmupSteps  int
 	schedule     string
 	microbatches int
+	ac           string
 
 	given func(flag string) bool
 }
@@ -43,6 +44,7 @@ func defaults() *options {
 		// torchtitan's defaults
 		optimizer: manifest.Optimizer{Name: "AdamW", Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1},
 		schedule:  "1F1B",
+		ac:        "none",
 	}
 }
 
@@ -56,6 +58,7 @@ func (o *options) flags() []cli.Flag {
 		app.Count(&d.DPShard, "data-parallel shards (FSDP); -1: all ranks that are left", "dp-shard"),
 		app.Count(&d.CP, "context-parallel degree", "cp"),
 		app.Count(&d.TP, "tensor-parallel degree", "tp"),
+		app.Text(&o.ac, "what the backward computes again: none, full, selective:op, or selective:N for every N-th `layer`", "ac"),
 		app.Count(&d.EP, "expert-parallel degree, out of dp-shard, cp and tp", "ep"),
 		app.Count(&c.NumExperts, "experts of each feed-forward network", "experts"),
 		app.Count(&b.SeqLen, "tokens a row", "seq-len"),
@@ -109,7 +112,11 @@ func (o *options) fill(m *manifest.Manifest) error {
 	if p.DecayRatio > 0 {
 		m.LRScheduler.DecayRatio = &p.DecayRatio
 	}
-	m.ActivationCheckpoint = &manifest.ActivationCheckpoint{Mode: "none"}
+	ac, err := manifest.ParseActivationCheckpoint(o.ac)
+	if err != nil {
+		return exit.Usage.Errorf("--ac: %w", err)
+	}
+	m.ActivationCheckpoint = ac
 	m.Compile = &manifest.Compile{Components: []string{"model", "loss"}}
 	m.Float8 = &manifest.Float8{Recipe: "off"}
 	m.Derive()

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -49,6 +50,7 @@ type flags struct {
 	steps, loadStep                int
 	seed                           uint64
 	dtype, device, engine, metrics string
+	ac                             string
 	dryRun                         bool
 	batches                        int
 	options                        train.Options
@@ -86,6 +88,7 @@ func (f *flags) training() []cli.Flag {
 		app.Text(&f.metrics, "append one JSON object a step to `FILE`", "metrics"),
 		app.Switch(&f.options.GradNorms, "with the norm of every parameter's gradient in it", "grad-norms"),
 		app.Text(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
+		app.Text(&f.ac, "what the backward computes again: none, full, selective:op, or selective:N for every N-th `layer`", "ac"),
 		app.Switch(&f.dryRun, "check everything up to the first step, print the learning rates and the memory, stop", "dry-run"),
 	}
 }
@@ -105,6 +108,13 @@ func (f *flags) apply(e *app.Env) func(*manifest.Manifest) error {
 		}
 		if m.Checkpoint == nil {
 			m.Checkpoint = &manifest.Checkpoint{}
+		}
+		if e.Given("ac") {
+			ac, err := manifest.ParseActivationCheckpoint(f.ac)
+			if err != nil {
+				return exit.Usage.Errorf("--ac: %w", err)
+			}
+			m.ActivationCheckpoint = ac
 		}
 		for _, set := range []struct {
 			flag string
@@ -144,6 +154,9 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	if err != nil {
 		return err
 	}
+	if err := e.CheckOut(); err != nil {
+		return err
+	}
 	f.options.Log, f.options.Console = e.Log, e.Console()
 	if f.dryRun {
 		return train.DryRun(ctx, m, f.options, f.options.Console)
@@ -163,7 +176,13 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	if err != nil {
 		return err
 	}
-	return e.WriteManifest(m)
+	if err := e.WriteManifest(m); err != nil {
+		return err
+	}
+	if m.Checkpoint.Folder != "" {
+		e.Log.Info(fmt.Sprintf("go on with: titan-run -i %s --steps %d", cmp.Or(e.OutFile(), "THIS_MANIFEST"), 2*m.Training.Steps))
+	}
+	return nil
 }
 
 func evalVerb(ctx context.Context, e *app.Env, f *flags) error {

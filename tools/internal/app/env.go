@@ -2,9 +2,11 @@ package app
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -91,6 +93,9 @@ func (e *Env) ReadManifest(edits ...func(*manifest.Manifest) error) (*manifest.M
 	}
 	m, err := manifest.Read(in)
 	if err != nil {
+		if in != e.In {
+			err = fmt.Errorf("%s: %w", e.common.in, err)
+		}
 		return nil, err
 	}
 	return m, e.finish(m, edits)
@@ -121,6 +126,21 @@ func (e *Env) finish(m *manifest.Manifest, edits []func(*manifest.Manifest) erro
 		}
 	}
 	return manifest.Validate(m)
+}
+
+// OutFile is the file that -o names, "" for stdout.
+func (e *Env) OutFile() string { return strings.TrimPrefix(e.common.out, "-") }
+
+// CheckOut makes sure, before long work, that the file that -o names can be made.
+func (e *Env) CheckOut() error {
+	if e.OutFile() == "" {
+		return nil
+	}
+	dir := filepath.Dir(e.OutFile())
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return exit.Input.Errorf("-o %s: %s is not a folder", e.OutFile(), dir)
+	}
+	return nil
 }
 
 // WriteManifest writes m to the file that -o names, or to stdout.
