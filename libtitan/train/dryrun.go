@@ -35,7 +35,7 @@ func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w io.Writer) e
 	for _, warning := range schedule.Warnings {
 		r.Log.Warn(warning)
 	}
-	for step := r.start.Step + 1; step <= m.Training.Steps; step++ {
+	for step := r.left.Step + 1; step <= m.Training.Steps; step++ {
 		fmt.Fprintf(w, "step: %2d  lr: %.6g\n", step, m.Optimizer.LR*schedule.Factor(step-1))
 	}
 	for rank := range r.job.NumRanks() {

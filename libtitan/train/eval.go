@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"titan/libtitan/comm"
-	"titan/libtitan/comm/local"
 	"titan/libtitan/exec"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
@@ -80,15 +79,15 @@ func Eval(ctx context.Context, m *manifest.Manifest, steps int, o Options) (Eval
 		return Evaluation{}, err
 	}
 	defer r.close()
-	if c := m.Checkpoint; r.from == nil || c.Folder != "" && r.start.Step == 0 && c.LoadStep == nil {
+	if c := m.Checkpoint; r.from == nil || c.Folder != "" && r.left.Step == 0 && c.LoadStep == nil {
 		return Evaluation{}, exit.Input.Errorf("nothing to evaluate: no complete checkpoint under --checkpoint-dir %q; for weights alone give --checkpoint-dir '' and --initial-load-path DIR", c.Folder)
 	}
 	if r.held, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {
 		return Evaluation{}, err
 	}
 	defer r.held.Close()
-	out := Evaluation{Step: r.start.Step}
-	err = local.RunWith(ctx, r.job.NumRanks(), comm.Options{Timeout: o.CommTimeout, Log: o.Log}, func(ctx context.Context, c comm.Comm) error {
+	out := Evaluation{Step: r.left.Step}
+	err = r.start(ctx, func(ctx context.Context, c comm.Comm) error {
 		k, err := r.newRank(c, false)
 		if err != nil {
 			return err

@@ -32,8 +32,12 @@ type rank struct {
 // state is what the optimizer works on, by FQN: all float32, all of what the rank holds of the parameter.
 type state struct{ params, grads, m, v map[string][]float32 }
 
+func newState() *state {
+	return &state{map[string][]float32{}, map[string][]float32{}, map[string][]float32{}, map[string][]float32{}}
+}
+
 func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
-	k := &rank{run: r, comm: c, held: r.job.Held(c.Rank()), pos: r.start}
+	k := &rank{run: r, comm: c, held: r.job.Held(c.Rank()), pos: r.left}
 	if err := k.loadState(training); err != nil {
 		return nil, err
 	}

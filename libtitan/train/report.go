@@ -82,7 +82,7 @@ func (p *report) step(s record) error {
 	if s.ValidTokens == 0 {
 		p.Log.Warn(fmt.Sprintf("step %d: no valid tokens: every label is ignored; gradients are zero, weight decay still applies", s.Step))
 	}
-	first, last := s.Step == p.start.Step+1, s.Step == p.job.Manifest.Training.Steps
+	first, last := s.Step == p.left.Step+1, s.Step == p.job.Manifest.Training.Steps
 	if !first && !last && s.Step%p.LogFreq != 0 {
 		return nil
 	}

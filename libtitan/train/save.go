@@ -21,9 +21,20 @@ func (k *rank) save(ctx context.Context) error {
 	if err := k.comm.Barrier(ctx); err != nil {
 		return err
 	}
+	if k.comm.Rank() != 0 && k.Comm == "mpi" {
+		if err := k.sendState(ctx); err != nil {
+			return err
+		}
+	}
 	if k.comm.Rank() == 0 {
 		s := savedState{at: map[string]int{}}
 		for file, peer := range k.peers {
+			if peer == nil {
+				var err error
+				if peer, err = k.recvState(ctx, file); err != nil {
+					return err
+				}
+			}
 			peer.addTensors(&s, file)
 		}
 		k.addObjects(&s.State)
@@ -34,6 +45,36 @@ func (k *rank) save(ctx context.Context) error {
 		k.Log.Info(fmt.Sprintf("saved %s", dir))
 	}
 	return k.comm.Barrier(ctx)
+}
+
+// sendState hands rank 0, in another process, what this rank saves; recvState takes it there.
+func (k *rank) sendState(ctx context.Context) error {
+	return k.eachSaved(func(what string, x []float32) error { return k.comm.Send(ctx, 0, what, floatBytes(x)) })
+}
+
+func (k *rank) recvState(ctx context.Context, from int) (*rank, error) {
+	peer := &rank{run: k.run, held: k.job.Held(from), state: newState()}
+	for _, h := range peer.held {
+		for _, list := range []map[string][]float32{peer.state.params, peer.state.m, peer.state.v} {
+			list[h.Param.FQN] = make([]float32, h.NumElements())
+		}
+	}
+	return peer, peer.eachSaved(func(what string, x []float32) error { return k.comm.Recv(ctx, from, what, floatBytes(x)) })
+}
+
+// eachSaved calls f for every tensor part that the rank saves, in an order that both sides share.
+func (k *rank) eachSaved(f func(what string, x []float32) error) error {
+	for _, h := range k.held {
+		if !h.First {
+			continue
+		}
+		for i, list := range []map[string][]float32{k.state.params, k.state.m, k.state.v} {
+			if err := f(fmt.Sprintf("save %s %d", h.Param.FQN, i), list[h.Param.FQN]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // savedHint tells where an interrupted run can go on.

@@ -112,15 +112,15 @@ func (r *run) object(c *checkpoint.Reader, key string) any {
 
 // checkResume refuses to go on with other data, or in another order, than the checkpoint's position counts in.
 func (r *run) checkResume() error {
-	if r.from == nil || r.start.Step == 0 {
+	if r.from == nil || r.left.Step == 0 {
 		return nil
 	}
 	if r.FreshData {
-		r.start.Rows = 0
+		r.left.Rows = 0
 		return nil
 	}
 	if was, ok := r.object(r.from, fingerprintKey).(string); ok && was != r.train.Fingerprint() {
-		return exit.Input.Errorf("data: not the files, tokenizer or seq_len that the checkpoint was trained on, so its position of %d rows means nothing: give the same, or --fresh-data to begin this data at its first row", r.start.Rows)
+		return exit.Input.Errorf("data: not the files, tokenizer or seq_len that the checkpoint was trained on, so its position of %d rows means nothing: give the same, or --fresh-data to begin this data at its first row", r.left.Rows)
 	}
 	if was, ok := r.object(r.from, seedKey).(int64); ok && uint64(was) != r.job.Manifest.Training.Seed {
 		return exit.Input.Errorf("training.seed: %d, but the checkpoint's data was shuffled by seed %d: give that, or --fresh-data to begin the data at its first row", r.job.Manifest.Training.Seed, uint64(was))
@@ -130,8 +130,8 @@ func (r *run) checkResume() error {
 
 // loadState makes the rank's parameters, and for training their gradients and moments.
 func (k *rank) loadState(training bool) error {
-	k.state = &state{map[string][]float32{}, map[string][]float32{}, map[string][]float32{}, map[string][]float32{}}
-	resume := training && k.start.Step > 0
+	k.state = newState()
+	resume := training && k.left.Step > 0
 	var want []checkpoint.Want
 	for _, h := range k.held {
 		p := h.Param

@@ -3,7 +3,9 @@
 package train
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +14,7 @@ import (
 	"titan/libtitan/checkpoint"
 	"titan/libtitan/comm"
 	"titan/libtitan/comm/local"
+	"titan/libtitan/comm/mpi"
 	"titan/libtitan/device/cpu"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
@@ -27,7 +30,8 @@ type Options struct {
 	GradNorms   bool          // one norm a parameter in them
 	TensorBoard string        // folder; "": none
 	FreshData   bool          // begin the data at its first row, whatever the checkpoint says
-	CommTimeout time.Duration // how long a rank may be waited for
+	Comm        string        // how ranks talk: "local" (or ""), all in this process, or "mpi", one a process
+	CommTimeout time.Duration // how long a rank may be waited for; 0: comm.DefaultTimeout
 	Log         *slog.Logger
 	Progress    func(steps int64) // called after each step; nil: nobody watches
 }
@@ -57,8 +61,8 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 		return err
 	}
 	defer r.report.close()
-	if r.start.Step >= m.Training.Steps {
-		r.Log.Info(fmt.Sprintf("nothing to do: step %d of %d is done; go on with --steps N", r.start.Step, m.Training.Steps))
+	if r.left.Step >= m.Training.Steps {
+		r.Log.Info(fmt.Sprintf("nothing to do: step %d of %d is done; go on with --steps N", r.left.Step, m.Training.Steps))
 		return nil
 	}
 	if err := r.fits(); err != nil {
@@ -70,7 +74,7 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 	ranks := make([]*rank, r.job.NumRanks())
 	// A rank that is told to stop says so to the others at the end of its step, so that all stop after the same one.
 	inner := context.WithoutCancel(ctx)
-	return local.RunWith(inner, len(ranks), comm.Options{Timeout: o.CommTimeout, Log: o.Log}, func(inner context.Context, c comm.Comm) error {
+	return r.start(inner, func(inner context.Context, c comm.Comm) error {
 		k, err := r.newRank(c, true)
 		if err != nil {
 			return err
@@ -87,7 +91,7 @@ type run struct {
 	job         *parallel.Job
 	engine      *cpu.Engine
 	from        *checkpoint.Reader // nil: the parameters come from the seed
-	start       position           // where from left off
+	left        position           // where from left off
 	train, held *dataset
 	report      *report
 }
@@ -111,16 +115,61 @@ func open(ctx context.Context, m *manifest.Manifest, o Options) (*run, error) {
 	if r.engine, err = cpu.New(o.CPU); err != nil {
 		return nil, exit.Usage.Wrap(err)
 	}
-	if r.from, r.start, err = r.find(m.Checkpoint); err != nil {
+	if r.from, r.left, err = r.find(m.Checkpoint); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
+// start runs f for each rank of this process: all of them, or the one that a launcher made it. Before f, the ranks
+// make sure that they run the same job.
+func (r *run) start(ctx context.Context, f func(ctx context.Context, c comm.Comm) error) error {
+	o := comm.Options{Timeout: r.CommTimeout, Log: r.Log}
+	each := func(ctx context.Context, c comm.Comm) error {
+		if err := r.sameJob(ctx, c); err != nil {
+			return err
+		}
+		return f(ctx, c)
+	}
+	if r.Comm == "mpi" {
+		return mpi.Run(ctx, o, each)
+	}
+	return local.RunWith(ctx, r.job.NumRanks(), o, each)
+}
+
+// sameJob compares a hash of the manifest over the ranks: another job, or another number of ranks, would hang later.
+func (r *run) sameJob(ctx context.Context, c comm.Comm) error {
+	if c.Size() != r.job.NumRanks() {
+		return exit.Input.Errorf("mesh.world_size: %d, but %d ranks were started: start as many as the mesh has", r.job.NumRanks(), c.Size())
+	}
+	h := sha256.New()
+	if err := manifest.Write(h, r.job.Manifest); err != nil {
+		return err
+	}
+	mine := h.Sum(nil)
+	all := make([][]byte, c.Size())
+	for i := range all {
+		all[i] = make([]byte, len(mine))
+	}
+	if err := c.AllGather(ctx, comm.World(c.Size()), "job hash", mine, all); err != nil {
+		return err
+	}
+	for rank, theirs := range all {
+		if !bytes.Equal(theirs, mine) {
+			return exit.Input.Errorf("rank %d runs another job than rank %d: their manifests differ: give every rank the same", rank, c.Rank())
+		}
+	}
+	return nil
+}
+
 // fits refuses a job whose ranks, all in this process, need more memory than the machine has left.
 func (r *run) fits() error {
 	var need int64
-	for rank := range r.job.NumRanks() {
+	ranks := r.job.NumRanks()
+	if r.Comm == "mpi" {
+		ranks = 1 // the others have processes, perhaps machines, of their own
+	}
+	for rank := range ranks {
 		for _, h := range r.job.Held(rank) {
 			need += 16 * h.NumElements() // parameter, gradient, two moments
 		}
@@ -131,7 +180,7 @@ func (r *run) fits() error {
 		need += int64(prog.ArenaBytes + prog.ConstBytes)
 	}
 	if have := procField("/proc/meminfo", "MemAvailable:"); have > 0 && need > have {
-		return exit.Input.Errorf("memory: %d ranks need %s, this machine has %s left: plan a smaller model, sequence or batch, or checkpoint activations", r.job.NumRanks(), manifest.FormatBytes(need), manifest.FormatBytes(have))
+		return exit.Input.Errorf("memory: %d ranks need %s, this machine has %s left: plan a smaller model, sequence or batch, or checkpoint activations", ranks, manifest.FormatBytes(need), manifest.FormatBytes(have))
 	}
 	return nil
 }

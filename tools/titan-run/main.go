@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"titan/libtitan/comm"
+	"titan/libtitan/comm/mpi"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
 	"titan/libtitan/train"
@@ -44,20 +47,20 @@ func tool() app.Tool {
 
 // flags are the command line: what goes into the manifest, and what is of this run alone.
 type flags struct {
-	paths, exclude, held           []string
-	checkpoint                     manifest.Checkpoint
-	data                           manifest.Data
-	steps, loadStep                int
-	seed                           uint64
-	dtype, device, engine, metrics string
-	ac                             string
-	dryRun                         bool
-	batches                        int
-	options                        train.Options
+	paths, exclude, held   []string
+	checkpoint             manifest.Checkpoint
+	data                   manifest.Data
+	steps, loadStep        int
+	seed                   uint64
+	dtype, device, metrics string
+	ac                     string
+	dryRun                 bool
+	batches, seconds       int
+	options                train.Options
 }
 
 func (f *flags) job() []cli.Flag {
-	f.device, f.engine = "cpu", "local"
+	f.device = "cpu"
 	return []cli.Flag{
 		app.Texts(&f.paths, "learn from `FILE`, folder or glob (repeatable; ** is any depth)", "data"),
 		app.Texts(&f.exclude, "leave out what `GLOB` matches (repeatable)", "exclude"),
@@ -67,14 +70,14 @@ func (f *flags) job() []cli.Flag {
 		app.Text(&f.checkpoint.InitialLoadPath, "start from the weights in `DIR` where the folder has no step", "initial-load-path"),
 		app.Choice(&f.dtype, []string{"float32", "bfloat16"}, "type computed in", "dtype"),
 		app.Choice(&f.device, []string{"cpu"}, "device", "device"),
-		app.Choice(&f.engine, []string{"local"}, "how ranks talk", "comm"),
+		app.Choice(&f.options.Comm, []string{"local", "mpi"}, "how ranks talk: all in this process, or one a process over Open MPI (default: as it was started)", "comm"),
 		app.Count(&f.options.CPU.Threads, "threads of the cpu's kernels (default: all cores)", "threads"),
 		app.Choice(&f.options.CPU.Products, []string{"builtin", "onednn"}, "who multiplies matrices on the cpu", "products"),
 	}
 }
 
 func (f *flags) training() []cli.Flag {
-	f.options.LogFreq = 10
+	f.options.LogFreq, f.seconds = 10, 3600
 	return []cli.Flag{
 		app.Count(&f.steps, "train to `step` N", "steps"),
 		app.Count(&f.seed, "seed of the data's order, and of the weights where no checkpoint is given", "seed"),
@@ -86,6 +89,7 @@ func (f *flags) training() []cli.Flag {
 		app.Count(&f.data.ValidationSteps, "validate on N `batches` (default: all)", "validation-steps"),
 		app.Count(&f.options.LogFreq, "print every N `steps`", "log-freq"),
 		app.Text(&f.metrics, "append one JSON object a step to `FILE`", "metrics"),
+		app.Count(&f.seconds, "give a rank that is waited for N `seconds`", "comm-timeout"),
 		app.Switch(&f.options.GradNorms, "with the norm of every parameter's gradient in it", "grad-norms"),
 		app.Text(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
 		app.Text(&f.ac, "what the backward computes again: none, full, selective:op, or selective:N for every N-th `layer`", "ac"),
@@ -149,7 +153,32 @@ func (f *flags) apply(e *app.Env) func(*manifest.Manifest) error {
 	}
 }
 
+// join finds out whether a launcher started this process as one rank of many; all but rank 0 are silent then.
+func (f *flags) join(e *app.Env) error {
+	launch, err := comm.Launched(os.Getenv)
+	if err != nil {
+		return exit.Usage.Wrap(err)
+	}
+	if launch.By != "" && !e.Given("comm") {
+		f.options.Comm = "mpi"
+	}
+	if f.options.Comm != "mpi" {
+		return nil
+	}
+	if err := mpi.Check(os.Getenv); err != nil {
+		return err
+	}
+	if launch.Rank != 0 {
+		e.Silence()
+		f.metrics, f.options.TensorBoard = "", ""
+	}
+	return nil
+}
+
 func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
+	if err := f.join(e); err != nil {
+		return err
+	}
 	m, err := e.ReadManifest(f.apply(e))
 	if err != nil {
 		return err
@@ -158,6 +187,7 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 		return err
 	}
 	f.options.Log, f.options.Console = e.Log, e.Console()
+	f.options.CommTimeout = time.Duration(f.seconds) * time.Second
 	if f.dryRun {
 		return train.DryRun(ctx, m, f.options, f.options.Console)
 	}
@@ -186,6 +216,9 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 }
 
 func evalVerb(ctx context.Context, e *app.Env, f *flags) error {
+	if err := f.join(e); err != nil {
+		return err
+	}
 	m, err := e.ReadManifest(f.apply(e))
 	if err != nil {
 		return err
