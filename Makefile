@@ -9,7 +9,7 @@ CORPUS  := $(shell $(GO) env GOROOT)/src
 export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint golden fuzz bench man clean
+.PHONY: help build run test lint golden fuzz matrix bench man clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ fuzz: ## run every fuzz target for FUZZ (60s)
 	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZ) $$pkg || exit 1; \
 	  done; \
 	done
+
+matrix: ## train on every mesh of up to 8 ranks, with every option, against one rank
+	TITAN_MATRIX=1 $(GO) test -timeout 30m -v -run 'TestMatrix|TestResumeOnAnotherMesh|TestSchedules|TestParallelism' ./libtitan/train | grep -vE '^ +--- PASS|=== '
 
 bench: ## tokens a second of the debugmodel on this CPU
 	$(GO) test -run '^$$' -bench Train -benchtime 1x -count 5 ./libtitan/train

@@ -141,6 +141,7 @@ func agree(t *testing.T, want, got []record, tolerance float64, name string) {
 	t.Helper()
 	require.Len(t, got, len(want), name)
 	for i := range want {
+		require.NotZero(t, want[i].GradNorm)
 		require.InEpsilon(t, want[i].Loss, got[i].Loss, tolerance, "%s: loss of step %d", name, i+1)
 		require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, tolerance, "%s: grad norm of step %d", name, i+1)
 		require.Equal(t, want[i].BatchHash, got[i].BatchHash, name)

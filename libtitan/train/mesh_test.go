@@ -2,6 +2,7 @@ package train
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -31,26 +32,58 @@ func meshJob(t *testing.T, data string, d manifest.MeshDims, microbatches int) *
 	return m
 }
 
-func TestMeshesEqualOneRank(t *testing.T) {
-	data := numbers(t)
-	want := steps(t, meshJob(t, data, manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1}, 1))
-	for _, d := range []manifest.MeshDims{
-		{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1},
-		{PP: 1, DPReplicate: 2, DPShard: 1, CP: 1, TP: 1},
-		{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 2},
-		{PP: 1, DPReplicate: 1, DPShard: 1, CP: 2, TP: 1},
-		{PP: 1, DPReplicate: 1, DPShard: 4, CP: 1, TP: 1},
-		{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 4},
-		{PP: 1, DPReplicate: 2, DPShard: 2, CP: 1, TP: 2},
-		{PP: 2, DPReplicate: 1, DPShard: 2, CP: 1, TP: 2},
-		{PP: 1, DPReplicate: 1, DPShard: 2, CP: 2, TP: 2},
-		{PP: 2, DPReplicate: 1, DPShard: 1, CP: 2, TP: 2},
-	} {
-		t.Run(fmt.Sprintf("%+v", d), func(t *testing.T) {
-			agree(t, want, steps(t, meshJob(t, data, d, 2)), 1e-5, "mesh")
-		})
+// meshes are all meshes of at most 8 ranks with degrees 1, 2 and 4.
+func meshes() (out []manifest.MeshDims) {
+	degrees := []int{1, 2, 4}
+	for _, pp := range degrees {
+		for _, rep := range degrees {
+			for _, shard := range degrees {
+				for _, cp := range degrees {
+					for _, tp := range degrees {
+						if pp*rep*shard*cp*tp <= 8 {
+							out = append(out, manifest.MeshDims{PP: pp, DPReplicate: rep, DPShard: shard, CP: cp, TP: tp, EP: 1})
+						}
+					}
+				}
+			}
+		}
 	}
-	require.NotEmpty(t, want)
+	return out
+}
+
+// wholeMatrix is set by make matrix; make test takes a sample.
+var wholeMatrix = os.Getenv("TITAN_MATRIX") != ""
+
+// Every product of every kind of parallelism trains as one rank does, with activation checkpointing bit for bit as
+// without, in float32 to 1e-5 and in bfloat16 to 2e-2.
+func TestMatrix(t *testing.T) {
+	data := numbers(t)
+	ran := 0
+	for _, c := range []struct {
+		compute   string
+		tolerance float64
+	}{{"float32", 1e-5}, {"bfloat16", 2e-2}} {
+		job := func(d manifest.MeshDims) *manifest.Manifest {
+			m := meshJob(t, data, d, 8/(d.DPReplicate*d.DPShard))
+			m.Training.MixedPrecisionParam = c.compute
+			return m
+		}
+		want := steps(t, job(meshes()[0]))
+		for i, d := range meshes() {
+			if !wholeMatrix && i%7 != 3 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/pp%d_rep%d_shard%d_cp%d_tp%d", c.compute, d.PP, d.DPReplicate, d.DPShard, d.CP, d.TP), func(t *testing.T) {
+				got := steps(t, job(d))
+				agree(t, want, got, c.tolerance, "mesh")
+				m := job(d)
+				m.ActivationCheckpoint = &manifest.ActivationCheckpoint{Mode: "full"}
+				require.Equal(t, got, steps(t, m), "activation checkpointing, and a second run, change no bit")
+				ran++
+			})
+		}
+	}
+	t.Logf("%d products ran, each with activation checkpointing off and on", ran)
 }
 
 // What the backward computes again has the bits of what was saved.
@@ -120,12 +153,15 @@ func TestResumeOnAnotherMesh(t *testing.T) {
 		return m
 	}
 	want := steps(t, job(one, straight, 6))
-	for _, pair := range [][2]manifest.MeshDims{
+	for i, pair := range [][2]manifest.MeshDims{
 		{one, mesh(1, 1, 4, 1, 1)}, {mesh(1, 1, 4, 1, 1), one}, {mesh(1, 1, 2, 1, 2), mesh(1, 1, 4, 1, 1)}, {mesh(1, 1, 1, 1, 4), mesh(1, 1, 2, 1, 2)},
 		{mesh(2, 1, 2, 1, 1), mesh(1, 2, 1, 1, 2)}, {mesh(4, 1, 1, 1, 1), mesh(2, 1, 1, 2, 1)}, {mesh(2, 1, 4, 1, 1), mesh(1, 1, 1, 2, 2)},
 		{mesh(1, 1, 2, 2, 2), mesh(2, 1, 2, 1, 2)}, {mesh(1, 2, 2, 1, 1), mesh(1, 1, 1, 4, 1)}, {mesh(2, 1, 1, 1, 4), mesh(4, 1, 2, 1, 1)},
 		{mesh(1, 1, 1, 4, 2), mesh(1, 1, 8, 1, 1)}, {mesh(1, 1, 8, 1, 1), mesh(2, 2, 1, 1, 2)},
 	} {
+		if !wholeMatrix && i%3 > 0 {
+			continue
+		}
 		t.Run(fmt.Sprint(pair), func(t *testing.T) {
 			folder := t.TempDir()
 			steps(t, job(pair[0], folder, 3))
