@@ -16,26 +16,89 @@ import (
 type stage struct {
 	final, tmp string
 	replace    bool
+	lock       *os.File // of the folder in the making: no other process may write there
 }
 
 // newStage makes the hidden folder next to final. A leftover of an earlier run that was killed is cleared away. Unless
 // replace is set, a final that exists (and is more than an empty folder) is an error.
 func newStage(final string, replace bool) (*stage, error) {
 	final = filepath.Clean(final)
-	if !replace {
-		if err := vacant(final); err != nil {
-			return nil, err
-		}
+	check := vacant
+	if replace {
+		check = ours
+	}
+	if err := check(final); err != nil {
+		return nil, err
 	}
 	parent, base := filepath.Split(final)
 	if err := os.MkdirAll(filepath.Clean(parent), 0o777); err != nil {
 		return nil, err
 	}
 	s := &stage{final: final, tmp: filepath.Join(parent, "."+base+".partial"), replace: replace}
-	if err := os.RemoveAll(s.tmp); err != nil {
-		return nil, err
+	return s, s.claim()
+}
+
+// claim makes the folder in the making this process's, and empty. Another process that is writing there holds it by a
+// lock, which ends with the process.
+func (s *stage) claim() error {
+	if err := os.Mkdir(s.tmp, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
-	return s, os.Mkdir(s.tmp, 0o777)
+	lock, err := os.Open(s.tmp)
+	if err == nil {
+		err = s.own(lock)
+	}
+	if err == nil {
+		err = clearFolder(s.tmp)
+	}
+	if err != nil {
+		lock.Close()
+		return err
+	}
+	s.lock = lock
+	return nil
+}
+
+// own locks the folder, and makes sure that it still stands under its name.
+func (s *stage) own(lock *os.File) error {
+	busy := exit.Input.Errorf("checkpoint: %s: another process is writing it: wait for that one, or choose another folder", s.final)
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return busy
+	}
+	named, err := os.Stat(s.tmp)
+	if err != nil {
+		return busy
+	}
+	if held, err := lock.Stat(); err != nil || !os.SameFile(named, held) {
+		return busy
+	}
+	return nil
+}
+
+// clearFolder empties a folder.
+func clearFolder(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if err == nil {
+			err = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	}
+	return err
+}
+
+// ours checks that a folder that is to be replaced is a checkpoint, or nothing: it would be deleted.
+func ours(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if e.IsDir() || name != ".metadata" && name != ".metadata.tmp" && filepath.Ext(name) != ".distcp" && filepath.Ext(name) != ".metadata" {
+			return exit.Input.Errorf("checkpoint: %s: %s in it is not of a checkpoint: it is not replaced", dir, name)
+		}
+	}
+	return err
 }
 
 // vacant checks that nothing would be lost at dir.
@@ -54,6 +117,7 @@ func vacant(dir string) error {
 
 // commit makes the folder durable and gives it its name; what it replaces goes away after that.
 func (s *stage) commit() error {
+	defer s.lock.Close()
 	if err := syncPath(s.tmp); err != nil {
 		return err
 	}
@@ -93,7 +157,10 @@ func (s *stage) stepAside() error {
 	return os.RemoveAll(old)
 }
 
-func (s *stage) discard() { os.RemoveAll(s.tmp) }
+func (s *stage) discard() {
+	os.RemoveAll(s.tmp)
+	s.lock.Close()
+}
 
 // syncPath flushes a file or a folder to the disk.
 func syncPath(path string) error {

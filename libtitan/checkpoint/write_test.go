@@ -225,9 +225,9 @@ func TestReplaceSwapsTheFolder(t *testing.T) {
 	dir := filepath.Join(parent, "step-5")
 	require.NoError(t, os.Mkdir(dir, 0o777)) // an empty folder is as good as none
 	require.NoError(t, Write(context.Background(), dir, bigState(), WriteOptions{}))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "old"), nil, 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "__9_0.distcp"), nil, 0o666))
 	require.NoError(t, Write(context.Background(), dir, bigState(), WriteOptions{Replace: true}))
-	require.NoFileExists(t, filepath.Join(dir, "old"))
+	require.NoFileExists(t, filepath.Join(dir, "__9_0.distcp"))
 	_, err := os.Stat(filepath.Join(parent, ".step-5.partial"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
@@ -298,4 +298,20 @@ func TestItemsEqualPyTorchs(t *testing.T) {
 		compared++
 	}
 	require.Greater(t, compared, 50)
+}
+
+// Two writers of one folder: the second is told, and harms nothing.
+func TestOneWriterAtATime(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "step-1")
+	first, err := newStage(dir, true)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(first.tmp, "__0_0.distcp"), []byte("x"), 0o644))
+	_, err = newStage(dir, true)
+	require.ErrorContains(t, err, "another process is writing it")
+	require.FileExists(t, filepath.Join(first.tmp, "__0_0.distcp"))
+	require.NoError(t, first.commit())
+	second, err := newStage(dir, true)
+	require.NoError(t, err)
+	second.discard()
+	require.FileExists(t, filepath.Join(dir, "__0_0.distcp"))
 }

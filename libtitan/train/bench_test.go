@@ -57,7 +57,7 @@ func debugJob(b *testing.B, dtype string, seqLen, rows int) *manifest.Manifest {
 
 // tokensPerSecond runs n steps and takes the median of those after the second.
 func tokensPerSecond(b *testing.B, m *manifest.Manifest, n int) float64 {
-	r, err := open(context.Background(), m, quiet())
+	r, err := open(m, quiet(), false)
 	require.NoError(b, err)
 	r.train, err = r.openData(context.Background(), m.Data.Paths, nil, true)
 	require.NoError(b, err)

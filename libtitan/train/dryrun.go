@@ -15,7 +15,7 @@ import (
 // DryRun checks everything that Run needs before its first step, and prints the learning rates and the memory
 // that each rank will use. Nothing is trained and nothing is written.
 func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w io.Writer) error {
-	r, err := open(ctx, m, o)
+	r, err := open(m, o, false)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"math"
 
 	"titan/libtitan/comm"
 	"titan/libtitan/exec"
@@ -74,7 +75,7 @@ type Evaluation struct {
 // Eval measures the checkpoint that Run would start from on the manifest's data: steps batches, or one
 // epoch if steps is 0.
 func Eval(ctx context.Context, m *manifest.Manifest, steps int, o Options) (Evaluation, error) {
-	r, err := open(ctx, m, o)
+	r, err := open(m, o, true)
 	if err != nil {
 		return Evaluation{}, err
 	}
@@ -102,5 +103,8 @@ func Eval(ctx context.Context, m *manifest.Manifest, steps int, o Options) (Eval
 		}
 		return err
 	})
+	if err == nil && (math.IsNaN(out.Loss) || math.IsInf(out.Loss, 0)) {
+		err = exit.No.Errorf("the loss of step %d is %v: not finite", out.Step, out.Loss)
+	}
 	return out, err
 }

@@ -209,3 +209,27 @@ func recordValidation(t *testing.T, m *manifest.Manifest) (v validated) {
 	}
 	return v
 }
+
+// What a checkpoint holds beyond the model is another model's, and is not dropped without a word.
+func TestTensorsWithoutAPlaceAreRefused(t *testing.T) {
+	data := numbers(t)
+	deep := tinyJob(t, data)
+	deep.Checkpoint = &manifest.Checkpoint{Folder: t.TempDir()}
+	deep.Training.Steps = 1
+	steps(t, deep)
+	for name, edit := range map[string]func(m *manifest.Manifest){
+		"layers.3.": func(m *manifest.Manifest) { m.Model.Config.NumLayers = 3 },
+		"lm_head.":  func(m *manifest.Manifest) { m.Model.Config.Tied = true },
+	} {
+		m := tinyJob(t, data)
+		m.Checkpoint = deep.Checkpoint
+		edit(m)
+		m.Derive()
+		err := Run(context.Background(), m, quiet())
+		require.ErrorContains(t, err, "no place for")
+		require.ErrorContains(t, err, name)
+		require.Equal(t, int(exit.Input), exit.Code(err))
+		_, err = Eval(context.Background(), m, 1, quiet())
+		require.ErrorContains(t, err, "no place for")
+	}
+}

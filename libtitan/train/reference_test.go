@@ -109,7 +109,7 @@ func TestReferenceGradientsAndSteps(t *testing.T) {
 	want := readReference(t)
 	weights, grads := readTensors(t, "tiny_llama.weights_bf16.safetensors"), readTensors(t, "tiny_llama.grads_step1_f32.safetensors")
 	var got []record
-	r, err := open(context.Background(), m, quiet())
+	r, err := open(m, quiet(), false)
 	require.NoError(t, err)
 	r.train, err = r.openData(context.Background(), m.Data.Paths, nil, false)
 	require.NoError(t, err)

@@ -156,5 +156,6 @@ func (k *rank) addObjects(s *checkpoint.State) {
 	add("train_state", "ntokens_seen", k.pos.Tokens)
 	add("dataloader", "rows", k.pos.Rows)
 	add("dataloader", "fingerprint", k.train.Fingerprint())
+	add("dataloader", "sequential", k.job.Manifest.Data.Sequential)
 	add("dataloader", "seed", int64(k.job.Manifest.Training.Seed))
 }

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"unsafe"
 
 	"titan/libtitan/checkpoint"
@@ -41,8 +43,12 @@ func (r *run) find(c *manifest.Checkpoint) (*checkpoint.Reader, position, error)
 	if err != nil {
 		return nil, position{}, err
 	}
+	if err := r.fitsModel(reader, dir, step > 0 && !r.evaluating); err != nil {
+		reader.Close()
+		return nil, position{}, err
+	}
 	if step == 0 {
-		r.Log.Info(fmt.Sprintf("%s: weights only, training starts at step 1", dir))
+		r.Log.Info(fmt.Sprintf("%s: weights only (step 0)", dir))
 		return reader, position{}, nil
 	}
 	pos, err := r.readPosition(reader, dir, step)
@@ -55,6 +61,9 @@ func (r *run) find(c *manifest.Checkpoint) (*checkpoint.Reader, position, error)
 // findStep is the step-N folder to resume from, "" if there is none.
 func (r *run) findStep(c *manifest.Checkpoint) (dir string, step int, err error) {
 	if c.Folder == "" {
+		if c.LoadStep != nil {
+			return "", 0, exit.Usage.Errorf("--load-step %d: of which folder? name it with --checkpoint-dir", *c.LoadStep)
+		}
 		return "", 0, nil
 	}
 	if _, err := os.Stat(filepath.Join(c.Folder, ".metadata")); err == nil {
@@ -69,9 +78,58 @@ func (r *run) findStep(c *manifest.Checkpoint) (dir string, step int, err error)
 		r.Log.Warn(w)
 	}
 	if errors.Is(err, checkpoint.ErrNoStep) {
+		if len(s.Warnings) > 0 {
+			return "", 0, exit.Input.Errorf("checkpoint %s: its only steps are incomplete: remove them to start afresh, or choose another folder", c.Folder)
+		}
 		return "", 0, nil
 	}
+	if newest, newErr := checkpoint.FindStep(c.Folder, checkpoint.Latest); err == nil && newErr == nil && newest.Number > s.Number {
+		r.Log.Warn(fmt.Sprintf("%s: going on from step %d replaces later ones, up to step %d, as it gets there", c.Folder, s.Number, newest.Number))
+	}
 	return s.Dir, s.Number, err
+}
+
+// fitsModel compares a checkpoint with the whole model: what is missing or of another shape, and what the model has
+// no place for, which would be lost without a word.
+func (r *run) fitsModel(c *checkpoint.Reader, dir string, resume bool) error {
+	var want []checkpoint.Want
+	for _, p := range r.job.Params {
+		for _, name := range wanted(p.FQN, resume) {
+			want = append(want, checkpoint.Want{FQN: name, DType: dtype.Float32, Shape: p.Shape})
+		}
+	}
+	stored, notes, err := c.Resolve(want)
+	if err != nil {
+		return err
+	}
+	for _, n := range notes {
+		r.Log.Info(n)
+	}
+	used := map[string]bool{}
+	for _, name := range stored {
+		used[name] = true
+	}
+	var extra []string
+	for _, it := range c.Items() {
+		if it.Kind == checkpoint.KindTensor && !used[it.FQN] && !beside.MatchString(it.FQN) {
+			extra = append(extra, it.FQN)
+		}
+	}
+	if len(extra) > 0 {
+		return exit.Input.Errorf("checkpoint %s: it holds %d tensors that the model has no place for: %s: another model's?", dir, len(extra), strings.Join(extra[:min(3, len(extra))], ", "))
+	}
+	return nil
+}
+
+// beside matches the names of tensors that are no parameters.
+var beside = regexp.MustCompile(`^(optimizer|optim|lr_scheduler|train_state|dataloader)\.|(^|\.)freqs_cis$`)
+
+// wanted lists the tensors that belong to a parameter.
+func wanted(fqn string, resume bool) []string {
+	if !resume {
+		return []string{fqn}
+	}
+	return []string{fqn, moment(fqn, "exp_avg"), moment(fqn, "exp_avg_sq")}
 }
 
 // The names of what a checkpoint holds beside the model: torchtitan's, and our own for the position in the data.
@@ -81,6 +139,7 @@ const (
 	rowsKey        = "dataloader.rows"
 	fingerprintKey = "dataloader.fingerprint"
 	seedKey        = "dataloader.seed"
+	sequentialKey  = "dataloader.sequential"
 )
 
 func (r *run) readPosition(c *checkpoint.Reader, dir string, step int) (position, error) {
@@ -125,6 +184,9 @@ func (r *run) checkResume() error {
 	if was, ok := r.object(r.from, seedKey).(int64); ok && uint64(was) != r.job.Manifest.Training.Seed {
 		return exit.Input.Errorf("training.seed: %d, but the checkpoint's data was shuffled by seed %d: give that, or --fresh-data to begin the data at its first row", r.job.Manifest.Training.Seed, uint64(was))
 	}
+	if was, ok := r.object(r.from, sequentialKey).(bool); ok && was != r.job.Manifest.Data.Sequential {
+		return exit.Input.Errorf("data.sequential: %v, but the checkpoint's rows were taken with %v: give that, or --fresh-data to begin the data at its first row", !was, was)
+	}
 	return nil
 }
 
@@ -134,24 +196,15 @@ func (k *rank) loadState(training bool) error {
 	resume := training && k.left.Step > 0
 	var want []checkpoint.Want
 	for _, h := range k.held {
-		p := h.Param
-		names := []string{p.FQN}
-		if resume {
-			names = append(names, moment(p.FQN, "exp_avg"), moment(p.FQN, "exp_avg_sq"))
-		}
-		for _, n := range names {
-			want = append(want, checkpoint.Want{FQN: n, DType: dtype.Float32, Shape: p.Shape})
+		for _, n := range wanted(h.Param.FQN, resume) {
+			want = append(want, checkpoint.Want{FQN: n, DType: dtype.Float32, Shape: h.Param.Shape})
 		}
 	}
 	var names map[string]string
 	if k.from != nil {
-		var notes []string
 		var err error
-		if names, notes, err = k.from.Resolve(want); err != nil {
+		if names, _, err = k.from.Resolve(want); err != nil {
 			return err
-		}
-		for _, n := range notes {
-			k.Log.Info(n)
 		}
 	}
 	for _, h := range k.held {

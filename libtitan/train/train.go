@@ -39,7 +39,7 @@ type Options struct {
 // Run trains m to its last step, from the newest checkpoint of its folder, else from initial_load_path, else from
 // its seed. When ctx ends the current step is finished and saved first, and the error is ctx's.
 func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
-	r, err := open(ctx, m, o)
+	r, err := open(m, o, false)
 	if err != nil {
 		return err
 	}
@@ -94,6 +94,7 @@ type run struct {
 	left        position           // where from left off
 	train, held *dataset
 	report      *report
+	evaluating  bool // forward alone: no optimizer state is needed
 }
 
 // position is how far a run has come.
@@ -103,7 +104,7 @@ type position struct {
 	Rows   int64 // of data consumed: the one cursor, whatever the mesh
 }
 
-func open(ctx context.Context, m *manifest.Manifest, o Options) (*run, error) {
+func open(m *manifest.Manifest, o Options, evaluating bool) (*run, error) {
 	job, err := parallel.New(m)
 	if err != nil {
 		return nil, err
@@ -111,7 +112,7 @@ func open(ctx context.Context, m *manifest.Manifest, o Options) (*run, error) {
 	if m.Data == nil {
 		return nil, exit.Usage.Errorf("no data: name some with --data FILE|DIR|GLOB")
 	}
-	r := &run{Options: o, job: job}
+	r := &run{Options: o, job: job, evaluating: evaluating}
 	if r.engine, err = cpu.New(o.CPU); err != nil {
 		return nil, exit.Usage.Wrap(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -146,7 +147,7 @@ func (f *flags) apply(e *app.Env) func(*manifest.Manifest) error {
 		if m.Data.Tokenizer == "" {
 			m.Data.Tokenizer = "byte"
 		}
-		if len(m.Data.Paths) == 0 {
+		if len(m.Data.Paths) == 0 || slices.Contains(m.Data.Paths, "") {
 			return exit.Usage.Errorf("no data: name some with --data FILE|DIR|GLOB")
 		}
 		return nil
