@@ -147,6 +147,15 @@ func (j *Job) build(rank int, actions []pipeline.Action, backward bool) (*plan.P
 	return plan.Build(at, stages, actions, j.StageRank)
 }
 
+// Text is the graph that stage i's ranks run, a node a line.
+func (j *Job) Text(i int) (string, error) {
+	st, err := j.stage(i, true)
+	if err != nil {
+		return "", err
+	}
+	return st.Graph.String(), nil
+}
+
 // stage is stage i, traced, differentiated and laid out.
 func (j *Job) stage(i int, backward bool) (*plan.Stage, error) {
 	s := shape{j.Rows * j.DP, j.Manifest.Training.SeqLen, j.Manifest.Model.Config.Dim, j.compute}

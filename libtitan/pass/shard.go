@@ -47,26 +47,26 @@ func Shard(g *graph.Graph, s Spread, outs []Out) (ng *graph.Graph, now []*graph.
 			panic(r)
 		}
 	}()
-	w := &sharder{Spread: s, g: g.Renew(), to: map[*graph.Value]*graph.Value{}, moved: map[string]*graph.Value{}, grads: map[*graph.Value]string{}}
+	w := &sharder{Spread: s, g: g.Renew(), to: map[*graph.Value]*graph.Value{}, moved: map[string]*graph.Value{}, grads: map[*graph.Value]string{}, kept: map[*graph.Value]*graph.Value{}}
 	for _, o := range outs {
 		if o.Param != "" {
 			w.grads[o.Value] = o.Param
 		}
 	}
 	for _, n := range g.Nodes {
-		w.g.In(n.Phase, n.FQN, func() { w.node(n) })
+		w.g.In(n.Phase, n.FQN, func() {
+			w.node(n)
+			w.storeGrads(n)
+		})
 	}
 	for _, o := range outs {
 		v := w.to[o.Value]
-		w.g.In(o.Value.Node.Phase, o.Value.Node.FQN, func() {
-			if o.Param != "" {
-				stored, _ := s.Param(o.Param, v.Shape)
-				v = w.store(v, stored)
-			}
-			if o.Layout != nil {
-				v = w.move(v, *o.Layout)
-			}
-		})
+		if o.Param != "" {
+			v = w.kept[o.Value]
+		}
+		if o.Layout != nil {
+			w.g.In(o.Value.Node.Phase, o.Value.Node.FQN, func() { v = w.move(v, *o.Layout) })
+		}
 		now = append(now, v)
 	}
 	return w.g, now, w.g.Verify()
@@ -78,6 +78,7 @@ type sharder struct {
 	to    map[*graph.Value]*graph.Value // old to new
 	moved map[string]*graph.Value       // moves that were made already
 	grads map[*graph.Value]string       // old gradients, their parameters
+	kept  map[*graph.Value]*graph.Value // and where they are stored
 }
 
 // node copies n with its inputs where it needs them.
@@ -324,6 +325,16 @@ func (w *sharder) layout(n *graph.Node, i int, cut map[placement.Axes]string) pl
 		}
 	}
 	return l
+}
+
+// storeGrads stores the gradients among n's results as soon as they are made, so that no whole one waits.
+func (w *sharder) storeGrads(n *graph.Node) {
+	for _, v := range n.Results {
+		if name, ok := w.grads[v]; ok {
+			stored, _ := w.Param(name, v.Shape)
+			w.kept[v] = w.store(w.to[v], stored)
+		}
+	}
 }
 
 // store moves a gradient to where its parameter is stored: one reduce-scatter where it can.

@@ -14,7 +14,8 @@ import (
 
 // DryRun checks everything that Run needs before its first step, and prints the learning rates and the memory
 // that each rank will use. Nothing is trained and nothing is written.
-func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w io.Writer) error {
+// text gets the graph of every stage.
+func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w, text io.Writer) error {
 	r, err := open(m, o, false)
 	if err != nil {
 		return err
@@ -49,7 +50,14 @@ func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w io.Writer) e
 			manifest.FormatBytes(int64(params)), manifest.FormatBytes(int64(params)), manifest.FormatBytes(int64(2*params)),
 			manifest.FormatBytes(int64(prog.ArenaBytes)), manifest.FormatBytes(int64(u.PeakBytes)))
 	}
-	return nil
+	for i := range r.job.Stages {
+		t, err := r.job.Text(i)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(text, "stage %d\n%s", i, t)
+	}
+	return r.fits()
 }
 
 func stageList(p *plan.Program) string {

@@ -94,7 +94,7 @@ func (f *flags) training() []cli.Flag {
 		app.Switch(&f.options.GradNorms, "with the norm of every parameter's gradient in it", "grad-norms"),
 		app.Text(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
 		app.Text(&f.ac, "what the backward computes again: none, full, selective:op, or selective:N for every N-th `layer`", "ac"),
-		app.Switch(&f.dryRun, "check everything up to the first step, print the learning rates and the memory, stop", "dry-run"),
+		app.Switch(&f.dryRun, "check everything up to the first step, print the learning rates and the memory (with --explain the graph of every stage), stop", "dry-run"),
 	}
 }
 
@@ -190,7 +190,7 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	f.options.Log, f.options.Console = e.Log, e.Console()
 	f.options.CommTimeout = time.Duration(f.seconds) * time.Second
 	if f.dryRun {
-		return train.DryRun(ctx, m, f.options, f.options.Console)
+		return train.DryRun(ctx, m, f.options, f.options.Console, e.Explain)
 	}
 	if f.metrics != "" {
 		file, err := os.OpenFile(f.metrics, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
