@@ -77,6 +77,12 @@ func (r *Runner) bind(e *cpu.Engine, s *plan.Step, mem *Memory) (func(context.Co
 	if s.Kind == plan.Compute && moves[op.Move(s.Node.Op.Name)] != nil {
 		return r.bindMove(s, c), nil
 	}
+	if a, ok := c.attr.(op.AttentionAttr); ok && a.Ring {
+		if s.Node.Op.Name == "attention" {
+			return r.bindRing(s, c), nil
+		}
+		return r.bindRingBackward(s, c), nil
+	}
 	run, err := c.bind(s)
 	return func(context.Context) error { return run() }, err
 }

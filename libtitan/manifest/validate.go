@@ -75,6 +75,8 @@ var choices = []struct {
 }{
 	{"model.family", []string{"llama3"}},
 	{"mesh.order", mesh.Order()},
+	{"mesh.cp_rotate", []string{"", "allgather", "ring"}},
+	{"mesh.reshard_after_forward", []string{"", "default", "always", "never"}},
 	{"training.dtype", []string{"float32"}},
 	{"training.mixed_precision_param", []string{"float32", "bfloat16"}},
 	{"training.mixed_precision_reduce", []string{"float32"}},

@@ -7,8 +7,12 @@ import (
 	"titan/libtitan/graph"
 )
 
-// AttentionAttr: positions are in placement.HeadTail's order over Pieces/2 ranks; 0: in their own.
-type AttentionAttr struct{ Pieces int }
+// AttentionAttr: positions are in placement.HeadTail's order over Pieces/2 ranks; 0: in their own. Ring: keys and
+// values stay cut over cp and go round (Liu et al., 2023).
+type AttentionAttr struct {
+	Pieces int
+	Ring   bool
+}
 
 // In the rules s and t are query and key positions, n and g query and key-value heads (n a multiple of g:
 // query head i reads key-value head i·g/n), h a head's channels.

@@ -13,7 +13,7 @@ func spread(m *manifest.Manifest) pass.Spread {
 	mesh := placement.Mesh{d.DPReplicate, d.DPShard, d.CP, d.TP}
 	live := mesh.Live()
 	fsdp := (placement.DPShard | placement.CP) & live
-	s := pass.Spread{Mesh: mesh, Keep: m.Mesh.Keeps(), WholeLogits: m.Mesh.DisableLossParallel}
+	s := pass.Spread{Mesh: mesh, Keep: m.Mesh.Keeps(), WholeLogits: m.Mesh.DisableLossParallel, Ring: m.Mesh.CPRotate == "ring"}
 	s.Param = func(fqn string, shape []int) (stored, used placement.Layout) {
 		used = llama3.Placement(fqn, len(shape), live)
 		if stored = used; fsdp != 0 {

@@ -17,6 +17,8 @@ type Spread struct {
 	Param func(fqn string, shape []int) (stored, used placement.Layout)
 	// Value gives the layout of an input, or of what the embedding makes.
 	Value func(name string, shape []int) placement.Layout
+	// Ring: under cp, keys and values go round the ranks instead of being gathered.
+	Ring bool
 	// WholeLogits: the loss sees the whole vocabulary on every rank.
 	WholeLogits bool
 	// Keep: what was gathered of a parameter is kept for the whole step. Else it is gathered again for the backward,
@@ -133,10 +135,17 @@ func (w *sharder) balanced(attr any) any {
 		a.Pieces = pieces
 		return a
 	case op.AttentionAttr:
-		a.Pieces = pieces
+		a.Pieces, a.Ring = pieces, w.Ring
 		return a
 	}
 	return attr
+}
+
+// goesRound reports whether input or result i of n is one of attention's keys and values, or their gradients, that
+// stay cut along axis.
+func (w *sharder) goesRound(n *graph.Node, term string, axis placement.Axes) bool {
+	_, ok := n.Attr.(op.AttentionAttr)
+	return ok && w.Ring && axis == placement.CP && strings.HasPrefix(term, "bt")
 }
 
 // wish moves what the embedding makes to where the hidden state lies.
@@ -210,6 +219,9 @@ func (w *sharder) axis(n *graph.Node, in []*graph.Value, axis placement.Axes) ([
 			want = want.Sum(want.Partial &^ axis)
 		}
 		have, need := v.Layout.DimOf(axis), dimIn(terms[i], group)
+		if w.goesRound(n, terms[i], axis) {
+			need = 1
+		}
 		if have != need {
 			if have >= 0 {
 				want = w.uncut(n, want, have, axis)
@@ -318,6 +330,8 @@ func (w *sharder) layout(n *graph.Node, i int, cut map[placement.Axes]string) pl
 	for _, axis := range w.Mesh.Live().Each() {
 		switch group := cut[axis]; {
 		case group == "":
+		case w.goesRound(n, term, axis):
+			l = l.Cut(1, axis)
 		case dimIn(term, group) >= 0:
 			l = l.Cut(dimIn(term, group), axis)
 		default:

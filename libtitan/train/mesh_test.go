@@ -138,6 +138,29 @@ func TestParallelismOptions(t *testing.T) {
 	}
 }
 
+// Keys and values that go round compute what gathered ones do.
+func TestRingAttention(t *testing.T) {
+	data := numbers(t)
+	for _, c := range []struct {
+		compute   string
+		tolerance float64
+	}{{"float32", 1e-5}, {"bfloat16", 2e-2}} {
+		job := func(d manifest.MeshDims) *manifest.Manifest {
+			m := meshJob(t, data, d, 2)
+			m.Training.MixedPrecisionParam = c.compute
+			return m
+		}
+		want := steps(t, job(meshes()[0]))
+		for _, d := range []manifest.MeshDims{
+			{PP: 1, DPReplicate: 1, DPShard: 1, CP: 2, TP: 1}, {PP: 1, DPReplicate: 1, DPShard: 1, CP: 4, TP: 2}, {PP: 2, DPReplicate: 1, DPShard: 2, CP: 2, TP: 1},
+		} {
+			m := job(d)
+			m.Mesh.CPRotate = "ring"
+			agree(t, want, steps(t, m), c.tolerance, fmt.Sprintf("%+v", d))
+		}
+	}
+}
+
 // A checkpoint of one layout goes on in another: the same losses to 1e-5, and, saved again before any step, the same bytes.
 func TestResumeOnAnotherMesh(t *testing.T) {
 	data := numbers(t)

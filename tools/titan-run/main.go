@@ -55,7 +55,7 @@ type flags struct {
 	seed                   uint64
 	dtype, device, metrics string
 	ac                     string
-	dryRun                 bool
+	dryRun, deterministic  bool
 	batches, seconds       int
 	options                train.Options
 }
@@ -88,6 +88,7 @@ func (f *flags) training() []cli.Flag {
 		app.Texts(&f.held, "validate on `FILE`, folder or glob (repeatable)", "validation-data"),
 		app.Count(&f.data.ValidationInterval, "validate every N `steps`", "validation-interval"),
 		app.Count(&f.data.ValidationSteps, "validate on N `batches` (default: all)", "validation-steps"),
+		app.Switch(&f.deterministic, "the same bits in every run: on the cpu that is always so", "deterministic"),
 		app.Count(&f.options.LogFreq, "print every N `steps`", "log-freq"),
 		app.Text(&f.metrics, "append one JSON object a step to `FILE`", "metrics"),
 		app.Count(&f.seconds, "give a rank that is waited for N `seconds`", "comm-timeout"),

@@ -1,0 +1,190 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"titan/libtitan/comm"
+	"titan/libtitan/device/cpu"
+	"titan/libtitan/op"
+	"titan/libtitan/placement"
+	"titan/libtitan/plan"
+)
+
+// ring is causal attention over keys and values that go round the cp ranks, block by block, in float32.
+type ring struct {
+	plan.Where
+	comm    comm.Comm
+	e       *cpu.Engine
+	ranks   []int // of the group
+	me      int   // my place in it
+	what    string
+	shape   cpu.AttnShape // of the local blocks
+	runs    [][]queryRun  // by owner of a block: its rows at consecutive positions
+	q, k, v tensor
+}
+
+func (r *Runner) newRing(s *plan.Step, c call, q, k, v tensor) *ring {
+	pieces := c.attr.(op.AttentionAttr).Pieces
+	g := &ring{Where: r.prog.Where, comm: r.comm, e: c.e, q: q, k: k, v: v, what: fmt.Sprintf("ring %s %v", s.Node.FQN, s.Action)}
+	g.me = g.Mesh.Index(g.Coord, placement.CP)
+	for i, rank := range g.Mesh.Group(g.Coord, placement.CP) {
+		g.ranks = append(g.ranks, r.world(g.PP, rank))
+		block := q
+		block.at = append([]placement.Range(nil), q.at...)
+		block.at[1] = placement.Chunk(q.logical[1], len(g.Mesh.Group(g.Coord, placement.CP)), i)
+		g.runs = append(g.runs, queryRuns(block, q.logical[1], pieces))
+	}
+	g.shape = cpu.AttnShape{Batch: 1, Heads: q.Shape[2], KVHeads: k.Shape[2], HeadDim: q.Shape[3], Scale: float32(1 / math.Sqrt(float64(q.Shape[3])))}
+	return g
+}
+
+// turn gives a block of the previous rank for mine.
+func (g *ring) turn(ctx context.Context, step int, name string, x []float32) error {
+	n := len(g.ranks)
+	if n == 1 {
+		return nil
+	}
+	what := fmt.Sprintf("%s %s %d", g.what, name, step)
+	if err := g.comm.Send(ctx, g.ranks[(g.me+1)%n], what, bytesOf(x)); err != nil {
+		return err
+	}
+	return g.comm.Recv(ctx, g.ranks[(g.me+n-1)%n], what, bytesOf(x))
+}
+
+// widen copies a tensor as float32.
+func (g *ring) widen(t tensor) []float32 {
+	out := make([]float32, t.NumElements())
+	if t.narrow() {
+		g.e.Widen(out, t.bf16())
+	} else {
+		copy(out, t.f32())
+	}
+	return out
+}
+
+// store rounds x into t.
+func (g *ring) store(t tensor, x []float32) {
+	if t.narrow() {
+		g.e.Narrow(t.bf16(), x)
+	} else {
+		copy(t.f32(), x)
+	}
+}
+
+// pairs calls f for every run of my queries and run of the keys of owner's block that may attend, in order, for each
+// row b of the batch. The shape has their positions and lengths, qRow and kRow are their first rows.
+func (g *ring) pairs(owner int, f func(b, qRow, kRow int, s cpu.AttnShape)) {
+	for b := range g.q.Shape[0] {
+		for _, qr := range g.runs[g.me] {
+			for _, kr := range g.runs[owner] {
+				if kr.position >= qr.position+qr.count {
+					continue
+				}
+				s := g.shape
+				s.SeqQ, s.QStart, s.SeqK, s.KStart = qr.count, qr.position, kr.count, kr.position
+				f(b, qr.row, kr.row, s)
+			}
+		}
+	}
+}
+
+// rows is n rows of width elements of row b of the batch, from row on, where each row of the batch has perRow.
+func rows(x []float32, b, perRow, row, n, width int) []float32 {
+	return x[(b*perRow+row)*width:][:n*width]
+}
+
+// bindRing is the forward: partial results of the blocks are joined by their log-sum-exps.
+func (r *Runner) bindRing(s *plan.Step, c call) func(ctx context.Context) error {
+	g := r.newRing(s, c, c.in[0], c.in[1], c.in[2])
+	seqQ, seqK, heads := g.q.Shape[1], g.k.Shape[1], g.shape.Heads
+	wide, narrow := heads*g.shape.HeadDim, g.shape.KVHeads*g.shape.HeadDim
+	return func(ctx context.Context) error {
+		q, k, v := g.widen(g.q), g.widen(g.k), g.widen(g.v)
+		o, lse := make([]float32, len(q)), c.out[1].f32()
+		for i := range lse {
+			lse[i] = float32(math.Inf(-1))
+		}
+		for step := range g.ranks {
+			owner := (g.me - step + len(g.ranks)) % len(g.ranks)
+			g.pairs(owner, func(b, qRow, kRow int, s cpu.AttnShape) {
+				part, partLSE := make([]float32, s.SeqQ*wide), make([]float32, heads*s.SeqQ)
+				g.e.Attention(part, partLSE, rows(q, b, seqQ, qRow, s.SeqQ, wide), rows(k, b, seqK, kRow, s.SeqK, narrow), rows(v, b, seqK, kRow, s.SeqK, narrow), s)
+				join(rows(o, b, seqQ, qRow, s.SeqQ, wide), part, lse[b*heads*seqQ+qRow:], partLSE, s, seqQ)
+			})
+			if step == len(g.ranks)-1 {
+				break
+			}
+			if err := g.turn(ctx, step, "k", k); err != nil {
+				return err
+			}
+			if err := g.turn(ctx, step, "v", v); err != nil {
+				return err
+			}
+		}
+		g.store(c.out[0], o)
+		return nil
+	}
+}
+
+// join adds the attention over more keys to o: each row weighs by its share of the sum of exponents. lse is strided
+// by head, part's is dense.
+func join(o, part, lse, partLSE []float32, s cpu.AttnShape, stride int) {
+	for h := range s.Heads {
+		for i := range s.SeqQ {
+			a, b := float64(lse[h*stride+i]), float64(partLSE[h*s.SeqQ+i])
+			if math.IsInf(b, -1) {
+				continue
+			}
+			top := max(a, b)
+			sum := top + math.Log(math.Exp(a-top)+math.Exp(b-top))
+			wa, wb := float32(math.Exp(a-sum)), float32(math.Exp(b-sum))
+			at := (i*s.Heads + h) * s.HeadDim
+			for d := range s.HeadDim {
+				o[at+d] = wa*o[at+d] + wb*part[at+d]
+			}
+			lse[h*stride+i] = float32(sum)
+		}
+	}
+}
+
+// bindRingBackward: the gradients of a block's keys and values go round with it, and so come home after a full turn.
+func (r *Runner) bindRingBackward(s *plan.Step, c call) func(ctx context.Context) error {
+	g := r.newRing(s, c, c.in[1], c.in[2], c.in[3])
+	seqQ, seqK, heads := g.q.Shape[1], g.k.Shape[1], g.shape.Heads
+	wide, narrow := heads*g.shape.HeadDim, g.shape.KVHeads*g.shape.HeadDim
+	return func(ctx context.Context) error {
+		do, q, k, v, o, lse := g.widen(c.in[0]), g.widen(g.q), g.widen(g.k), g.widen(g.v), g.widen(c.in[4]), c.in[5].f32()
+		dq, dk, dv := make([]float32, len(q)), make([]float32, len(k)), make([]float32, len(v))
+		for step := range g.ranks {
+			owner := (g.me - step + len(g.ranks)) % len(g.ranks)
+			g.pairs(owner, func(b, qRow, kRow int, s cpu.AttnShape) {
+				partLSE := make([]float32, heads*s.SeqQ)
+				for h := range heads {
+					copy(partLSE[h*s.SeqQ:][:s.SeqQ], lse[(b*heads+h)*seqQ+qRow:])
+				}
+				pq, pk, pv := make([]float32, s.SeqQ*wide), make([]float32, s.SeqK*narrow), make([]float32, s.SeqK*narrow)
+				g.e.AttentionBackward(pq, pk, pv, rows(do, b, seqQ, qRow, s.SeqQ, wide), rows(q, b, seqQ, qRow, s.SeqQ, wide),
+					rows(k, b, seqK, kRow, s.SeqK, narrow), rows(v, b, seqK, kRow, s.SeqK, narrow), rows(o, b, seqQ, qRow, s.SeqQ, wide), partLSE, s)
+				for _, sum := range []struct{ to, part []float32 }{
+					{rows(dq, b, seqQ, qRow, s.SeqQ, wide), pq}, {rows(dk, b, seqK, kRow, s.SeqK, narrow), pk}, {rows(dv, b, seqK, kRow, s.SeqK, narrow), pv},
+				} {
+					g.e.Add(sum.to, sum.to, sum.part)
+				}
+			})
+			for _, block := range []struct {
+				name string
+				x    []float32
+			}{{"k", k}, {"v", v}, {"dk", dk}, {"dv", dv}} {
+				if err := g.turn(ctx, step, block.name, block.x); err != nil {
+					return err
+				}
+			}
+		}
+		g.store(c.out[0], dq)
+		g.store(c.out[1], dk)
+		g.store(c.out[2], dv)
+		return nil
+	}
+}
