@@ -55,7 +55,18 @@ func rank(name string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	waitForAll(os.Getenv(dirVar), l.Size)
 	return exit.Code(err)
+}
+
+// waitForAll waits, not for ever, until every rank has told its error: mpirun ends the others when the first one fails.
+func waitForAll(dir string, size int) {
+	for range 500 {
+		if told, err := os.ReadDir(dir); err != nil || len(told) >= size {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // mpirun starts this binary as the ranks of a job.
