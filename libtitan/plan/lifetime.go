@@ -1,0 +1,35 @@
+package plan
+
+import "sort"
+
+// lifetimes finds the first and last step that touches each arena slot. What the prologue makes lives on to
+// the end of the step.
+func (b *builder) lifetimes() {
+	seen := map[*Slot]bool{}
+	touch := func(s *Slot, at int) {
+		s = s.Root()
+		if !seen[s] {
+			seen[s], s.First = true, at
+		}
+		s.Last = at
+	}
+	for i, st := range b.prog.Steps {
+		for _, s := range st.In {
+			touch(s, i)
+		}
+		for _, s := range st.Out {
+			touch(s, i)
+		}
+	}
+	used := b.prog.Slots[:0]
+	for _, s := range b.prog.Slots {
+		if seen[s] {
+			used = append(used, s)
+		}
+		if s.Microbatch < 0 {
+			s.First, s.Last = 0, max(s.Last, len(b.prog.Steps)-1)
+		}
+	}
+	b.prog.Slots = used
+	sort.SliceStable(used, func(i, j int) bool { return used[i].First < used[j].First })
+}
