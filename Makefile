@@ -49,8 +49,8 @@ fuzz: ## run every fuzz target for FUZZ (60s)
 matrix: ## train on every mesh of up to 8 ranks, with every option, against one rank
 	TITAN_MATRIX=1 $(GO) test -timeout 30m -v -run 'TestMatrix|TestResumeOnAnotherMesh|TestSchedules|TestParallelism|TestRing' ./libtitan/train | grep -vE '^ +--- PASS|=== '
 
-bench: ## tokens a second of the debugmodel on this CPU
-	$(GO) test -run '^$$' -bench Train -benchtime 1x -count 5 ./libtitan/train
+bench: ## tokens a second of the debugmodel on this CPU, beside PEER (see bench/cpu.sh)
+	bench/cpu.sh "$(PEER)"
 
 man: build ## write man pages into bin/man/
 	@mkdir -p bin/man
