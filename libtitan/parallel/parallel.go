@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"fmt"
+	"sync"
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/exit"
@@ -28,6 +29,13 @@ type Job struct {
 	schedule        *pipeline.Schedule
 	compute         dtype.DType
 	spread          pass.Spread
+	mu              sync.Mutex
+	stages          map[stageKey]*plan.Stage // laid out already: every rank of a mesh runs the same graph
+}
+
+type stageKey struct {
+	index    int
+	backward bool
 }
 
 // New validates m and lays its job out. What no rank can run yet is refused here, before anything starts.
@@ -42,7 +50,7 @@ func New(m *manifest.Manifest) (*Job, error) {
 	if err != nil {
 		return nil, exit.Input.Errorf("training.mixed_precision_param: %w", err)
 	}
-	j := &Job{Manifest: m, Model: llama3.New(m.Model.Config), compute: compute}
+	j := &Job{Manifest: m, Model: llama3.New(m.Model.Config), compute: compute, stages: map[stageKey]*plan.Stage{}}
 	j.Params = j.Model.Params()
 	j.spread = spread(m)
 	j.Mesh = j.spread.Mesh
@@ -156,8 +164,22 @@ func (j *Job) Text(i int) (string, error) {
 	return st.Graph.String(), nil
 }
 
-// stage is stage i, traced, differentiated and laid out.
+// stage is stage i, traced, differentiated and laid out, once for all ranks. Nobody changes it afterwards.
 func (j *Job) stage(i int, backward bool) (*plan.Stage, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	key := stageKey{i, backward}
+	if have := j.stages[key]; have != nil {
+		return have, nil
+	}
+	st, err := j.layOut(i, backward)
+	if err == nil {
+		j.stages[key] = st
+	}
+	return st, err
+}
+
+func (j *Job) layOut(i int, backward bool) (*plan.Stage, error) {
 	s := shape{j.Rows * j.DP, j.Manifest.Training.SeqLen, j.Manifest.Model.Config.Dim, j.compute}
 	st, err := trace(j.Model.Only(j.Stages[i]), i, len(j.Stages), s, backward)
 	if err != nil {

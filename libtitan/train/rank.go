@@ -44,9 +44,11 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 	if !training {
 		return k, nil
 	}
-	prog, err := r.job.Program(c.Rank())
-	if err != nil {
-		return nil, err
+	prog, err := r.programs[c.Rank()], error(nil)
+	if prog == nil {
+		if prog, err = r.job.Program(c.Rank()); err != nil {
+			return nil, err
+		}
 	}
 	t := r.job.Manifest.Training
 	k.mem = exec.NewMemory(prog, r.job.NumMicrobatches, r.job.Rows*t.SeqLen/r.job.Mesh.Size(placement.CP), k.state.params, k.state.grads)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"titan/libtitan/checkpoint"
 	"titan/libtitan/comm"
 	"titan/libtitan/comm/local"
 	"titan/libtitan/dtype"
@@ -40,33 +41,29 @@ func readReference(t *testing.T) (r reference) {
 
 // readTensors reads a safetensors file as float32; our lm_head is its output.
 func readTensors(t *testing.T, name string) map[string][]float32 {
-	raw, err := os.ReadFile(filepath.Join(referenceDir, name))
+	file, err := checkpoint.OpenSafetensors(filepath.Join(referenceDir, name))
 	require.NoError(t, err)
-	n := binary.LittleEndian.Uint64(raw)
-	var header map[string]struct {
-		DType   string
-		Offsets [2]int `json:"data_offsets"`
-	}
-	require.NoError(t, json.Unmarshal(raw[8:8+n], &header))
+	defer file.Close()
 	out := map[string][]float32{}
-	delete(header, "__metadata__")
-	for fqn, h := range header {
-		data := raw[8+int(n):][h.Offsets[0]:h.Offsets[1]]
+	for _, tensor := range file.Tensors {
+		data := make([]byte, tensor.End-tensor.Begin)
+		require.NoError(t, file.ReadAt(tensor, data, 0))
 		var x []float32
-		switch h.DType {
-		case "BF16":
+		switch tensor.DType {
+		case dtype.BFloat16:
 			for ; len(data) > 0; data = data[2:] {
 				x = append(x, dtype.F32(binary.LittleEndian.Uint16(data)))
 			}
-		case "F32":
+		case dtype.Float32:
 			for ; len(data) > 0; data = data[4:] {
 				x = append(x, math.Float32frombits(binary.LittleEndian.Uint32(data)))
 			}
-		case "U8":
+		case dtype.UInt8:
 			for _, b := range data {
 				x = append(x, float32(b))
 			}
 		}
+		fqn := tensor.Name
 		if fqn == "output.weight" {
 			fqn = "lm_head.weight"
 		}

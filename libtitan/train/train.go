@@ -19,6 +19,7 @@ import (
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
 	"titan/libtitan/parallel"
+	"titan/libtitan/plan"
 )
 
 // Options are what a run needs beside its manifest.
@@ -94,7 +95,8 @@ type run struct {
 	left        position           // where from left off
 	train, held *dataset
 	report      *report
-	evaluating  bool // forward alone: no optimizer state is needed
+	programs    map[int]*plan.Program // of ranks, as far as they were planned to see whether they fit
+	evaluating  bool                  // forward alone: no optimizer state is needed
 }
 
 // position is how far a run has come.
@@ -112,7 +114,7 @@ func open(m *manifest.Manifest, o Options, evaluating bool) (*run, error) {
 	if m.Data == nil {
 		return nil, exit.Usage.Errorf("no data: name some with --data FILE|DIR|GLOB")
 	}
-	r := &run{Options: o, job: job, evaluating: evaluating}
+	r := &run{Options: o, job: job, evaluating: evaluating, programs: map[int]*plan.Program{}}
 	if r.engine, err = cpu.New(o.CPU); err != nil {
 		return nil, exit.Usage.Wrap(err)
 	}
@@ -178,6 +180,7 @@ func (r *run) fits() error {
 		if err != nil {
 			return err
 		}
+		r.programs[rank] = prog
 		need += int64(prog.ArenaBytes + prog.ConstBytes)
 	}
 	if have := procField("/proc/meminfo", "MemAvailable:"); have > 0 && need > have {

@@ -17,7 +17,7 @@ import (
 func terminal(t *testing.T) (tty, other *os.File) {
 	other, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		t.Skip("no pseudo-terminals here:", err)
+		t.Skip("SKIPPED: no pseudo-terminals here, so bars and prompts on a terminal are not tested:", err)
 	}
 	t.Cleanup(func() { other.Close() })
 	n, err := unix.IoctlGetInt(int(other.Fd()), unix.TIOCGPTN)
