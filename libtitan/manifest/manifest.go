@@ -163,9 +163,18 @@ type Stage struct {
 type Checkpoint struct {
 	Folder          string `json:"folder,omitempty"`            // holds step-N folders; "" saves nothing
 	InitialLoadPath string `json:"initial_load_path,omitempty"` // model weights for a run that has no checkpoint yet
-	Interval        int    `json:"interval,omitempty"`          // steps between saves; the last step always saves
-	LoadStep        *int   `json:"load_step,omitempty"`         // absent: the newest complete one
-	KeepLatestK     int    `json:"keep_latest_k,omitempty"`     // 0: all
+
+	InitialLoadInHF    bool     `json:"initial_load_in_hf,omitempty"`           // initial_load_path must be of Hugging Face's form
+	Interval           int      `json:"interval,omitempty"`                     // steps between saves; the last step always saves
+	FirstStep          bool     `json:"enable_first_step_checkpoint,omitempty"` // save after step 1 too
+	LastSaveModelOnly  bool     `json:"last_save_model_only,omitempty"`         // the last step's save is the model alone: no run goes on from it
+	ExportDType        string   `json:"export_dtype,omitempty"`                 // of a last save that is the model alone: float32 (or absent), bfloat16 or float16
+	LastSaveInHF       bool     `json:"last_save_in_hf,omitempty"`              // the last save, of the model alone, has Hugging Face's form
+	AsyncMode          string   `json:"async_mode,omitempty"`                   // disabled (or absent), async: saved beside the training from a copy, or async_with_pinned_mem
+	LoadStep           *int     `json:"load_step,omitempty"`                    // absent or -1: the newest complete one
+	LoadOnly           bool     `json:"load_only,omitempty"`                    // save nothing
+	ExcludeFromLoading []string `json:"exclude_from_loading,omitempty"`         // what a resumed run begins afresh: optimizer, lr_scheduler, dataloader, train_state
+	KeepLatestK        int      `json:"keep_latest_k,omitempty"`                // delete older steps but so many, at least 2; 0: none
 }
 
 // Data says what is learned.

@@ -32,7 +32,7 @@ func TestSchemaAgreesWithValidate(t *testing.T) {
 	}
 	require.NoError(t, check(sample()))
 	for _, set := range []string{"model.config.rope_scaling=null", "lr_scheduler.decay_ratio=0.5", "lr_scheduler.total_steps=3",
-		"compile.components=model,loss", "float8.recipe=rowwise", "checkpoint.folder=out", "data.paths=a,b", "activation_checkpoint.mode=full"} {
+		"compile.components=model,loss", "float8.recipe=rowwise", "checkpoint.folder=out", "checkpoint.exclude_from_loading=dataloader,train_state", "checkpoint.load_step=-1", "data.paths=a,b", "activation_checkpoint.mode=full"} {
 		m := sample()
 		require.NoError(t, Set(m, set))
 		require.NoError(t, Validate(m), set)
@@ -42,7 +42,7 @@ func TestSchemaAgreesWithValidate(t *testing.T) {
 		m := sample()
 		m.LRScheduler.TotalSteps, m.LRScheduler.DecayRatio = new(int), new(float64)
 		m.Checkpoint, m.Data = &Checkpoint{Interval: 1, LoadStep: new(int), KeepLatestK: 1}, &Data{ValidationInterval: 1, ValidationSteps: 1}
-		require.NoError(t, Set(m, l.path+"=-1"))
+		require.NoError(t, Set(m, l.path+"=-2"))
 		require.ErrorContains(t, Validate(m), l.path)
 		require.ErrorContains(t, check(m), "/"+strings.ReplaceAll(l.path, ".", "/"))
 	}

@@ -62,7 +62,7 @@ var limits = []limit{
 	{"pipeline.num_microbatches", 1, huge},
 	{"pipeline.bubble", 0, 1},
 	{"checkpoint.interval", 0, math.MaxInt32},
-	{"checkpoint.load_step", 0, math.MaxInt32},
+	{"checkpoint.load_step", -1, math.MaxInt32},
 	{"checkpoint.keep_latest_k", 0, math.MaxInt32},
 	{"data.validation_interval", 0, math.MaxInt32},
 	{"data.validation_steps", 0, math.MaxInt32},
@@ -85,6 +85,9 @@ var choices = []struct {
 	{"activation_checkpoint.mode", []string{"none", "full", "selective"}},
 	{"compile.components", []string{"model", "loss"}},
 	{"float8.recipe", []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"}},
+	{"checkpoint.export_dtype", []string{"", "float32", "bfloat16", "float16"}},
+	{"checkpoint.async_mode", []string{"", AsyncOff, AsyncThread, AsyncPinned}},
+	{"checkpoint.exclude_from_loading", []string{"optimizer", "lr_scheduler", "dataloader", "train_state"}},
 	{"pipeline.schedule", append(pipeline.Names(), pipeline.CSV)},
 }
 
@@ -119,6 +122,7 @@ func Validate(m *Manifest) error {
 	m.checkBatch(&p)
 	m.checkModes(&p)
 	m.checkPipeline(&p)
+	m.checkSaving(&p)
 	return p.err()
 }
 
@@ -176,7 +180,8 @@ func (p *problems) choice(path string, words []string, v reflect.Value) {
 	}
 	for _, g := range got {
 		if !slices.Contains(words, g) {
-			p.add("%s: %.40q is not among %s", path, g, strings.Join(words, ", "))
+			named := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" })
+			p.add("%s: %.40q is not among %s", path, g, strings.Join(named, ", "))
 		}
 	}
 }

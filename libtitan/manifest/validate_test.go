@@ -22,7 +22,9 @@ func TestValidateAccepts(t *testing.T) {
 		{"compile.components=model", "float8.recipe=rowwise"},
 		{"model.config.num_experts=8", "pipeline=null"},
 		{"model.config.num_experts=8", "pipeline=null", "mesh.dims.pp=1", "mesh.dims.dp_shard=2", "mesh.dims.ep=2", "training.global_batch_size=16"},
-		{"pipeline.num_microbatches=1"},                                                                                    // cases 4: fewer than stages
+		{"checkpoint.last_save_model_only=true", "checkpoint.last_save_in_hf=true", "checkpoint.export_dtype=float16", "checkpoint.keep_latest_k=2"},
+		{"checkpoint.exclude_from_loading=optimizer,lr_scheduler", "checkpoint.async_mode=async", "checkpoint.initial_load_path=hf", "checkpoint.initial_load_in_hf=true"},
+		{"pipeline.num_microbatches=1"}, // cases 4: fewer than stages
 		{"mesh.dims.tp=2", "mesh.dims.pp=1", "model.config.vocab_size=259", "model.config.ffn_hidden=33", "pipeline=null"}, // cases 2: uneven vocab
 	} {
 		m := sample()
@@ -138,6 +140,14 @@ func TestValidateRefuses(t *testing.T) {
 			"model.config.num_experts 6 is not divisible by mesh.dims.ep 4"},
 		{"ep dense", []string{"mesh.dims.ep=4", "mesh.world_size=4", "mesh.dims={\"pp\":1,\"dp_shard\":4}", "training.global_batch_size=32", "pipeline=null"},
 			"mesh.dims.ep 4 needs a model with experts, but model.config.num_experts is 0"},
+		{"keep one", []string{"checkpoint.keep_latest_k=1"}, "checkpoint.keep_latest_k is 1: the one checkpoint would be the one that is being replaced: keep at least 2, or 0 for all"},
+		{"optimizer in HF", []string{"checkpoint.last_save_in_hf=true"}, "checkpoint.last_save_in_hf needs checkpoint.last_save_model_only: Hugging Face's form has no place for an optimizer"},
+		{"export of all", []string{"checkpoint.export_dtype=bfloat16"}, "checkpoint.export_dtype has no meaning without checkpoint.last_save_model_only: a state to go on from keeps its dtypes"},
+		{"HF of nothing", []string{"checkpoint.initial_load_in_hf=true"}, "checkpoint.initial_load_in_hf has no meaning without checkpoint.initial_load_path"},
+		{"model excluded", []string{"checkpoint.exclude_from_loading=model"}, `checkpoint.exclude_from_loading: "model" is not among optimizer, lr_scheduler, dataloader, train_state`},
+		{"optimizer excluded alone", []string{"checkpoint.exclude_from_loading=optimizer"},
+			"checkpoint.exclude_from_loading: optimizer without lr_scheduler: fresh moments need the warm-up again, so exclude both"},
+		{"async", []string{"checkpoint.async_mode=thread"}, `checkpoint.async_mode: "thread" is not among disabled, async, async_with_pinned_mem`},
 		{"stage count", []string{"mesh.dims.pp=4", "mesh.world_size=4"}, "pipeline.stages: 2 stages do not divide among mesh.dims.pp 4 ranks: run pp-split again"},
 		{"stage lost a layer", []string{"pipeline.stages.0.fqns=tok_embeddings,layers.0,layers.2"}, "pipeline.stages: layers.1 is in no stage"},
 		{"stage repeats a layer", []string{"pipeline.stages.1.fqns=layers.2,layers.3,layers.4,layers.5,norm,lm_head"}, "pipeline.stages: layers.2 is in stage 0 and again in stage 1"},
