@@ -37,6 +37,19 @@ func (r *Reader) object(fqn string) (any, error) {
 	return p.plain(v, 0)
 }
 
+// ObjectZip reads the torch.save zip of an object as it is stored, and checks that it is one.
+func (r *Reader) ObjectZip(fqn string) ([]byte, error) {
+	z, err := r.objectZip(fqn)
+	if err != nil {
+		return nil, r.wrap(fqn, err)
+	}
+	if z.size > maxObject {
+		return nil, r.wrap(fqn, fmt.Errorf("an object of %d bytes, more than the %d that are read at once", z.size, int64(maxObject)))
+	}
+	b := make([]byte, z.size)
+	return b, r.wrap(fqn, readFull(z.r, b, 0))
+}
+
 func (r *Reader) objectZip(fqn string) (*zipFile, error) {
 	at := r.meta.objects[fqn]
 	if at == nil {

@@ -1,7 +1,9 @@
 package checkpoint
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -36,6 +38,7 @@ type Item struct {
 	DType  dtype.DType // of a tensor
 	Shape  []int64     // of a tensor
 	Chunks []Box       // of a tensor: how it is cut
+	Files  []int       // which of the checkpoint's files holds each chunk, or the object; nil: the first holds all
 	Bytes  int64       // of a tensor's elements, or of an object's stored form
 	Path   []any       // in the nested state dict: strings and int64 list positions; nil if unknown
 }
@@ -79,12 +82,45 @@ func newReader(dir string, md *metadata) *Reader {
 	for fqn, at := range md.objects {
 		r.items = append(r.items, Item{FQN: fqn, Kind: KindBytes, Bytes: at.length, Path: md.paths[fqn]})
 	}
+	r.numberFiles()
 	slices.SortFunc(r.items, func(a, b Item) int { return strings.Compare(a.FQN, b.FQN) })
 	for i, it := range r.items {
 		r.byName[it.FQN] = i
 	}
 	return r
 }
+
+// numberFiles gives the data files numbers, in the order of their names, and each item those of its chunks.
+func (r *Reader) numberFiles() {
+	names := map[string]int{}
+	for _, at := range r.meta.objects {
+		names[at.path] = 0
+	}
+	for _, t := range r.meta.tensors {
+		for _, at := range t.at {
+			names[at.path] = 0
+		}
+	}
+	byLength := func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b)) } // __9 before __10
+	for i, name := range slices.SortedFunc(maps.Keys(names), byLength) {
+		names[name] = i
+	}
+	for i := range r.items {
+		it := &r.items[i]
+		if it.Kind == KindBytes {
+			it.Files = []int{names[r.meta.objects[it.FQN].path]}
+			continue
+		}
+		at := r.meta.tensors[it.FQN].at
+		it.Files = make([]int, len(at))
+		for j, l := range at {
+			it.Files[j] = names[l.path]
+		}
+	}
+}
+
+// Name is the folder that was opened.
+func (r *Reader) Name() string { return r.folder.dir }
 
 // Items lists what the checkpoint holds, by name. The slice is the reader's own: do not change it.
 func (r *Reader) Items() []Item { return r.items }

@@ -43,11 +43,14 @@ func (r *Reader) readRegion(fqn string, want Box, dst []byte) error {
 
 // intersect is the elements that two boxes share; a scalar always meets itself.
 func (a Box) intersect(b Box) (Box, bool) {
+	if !a.meets(b) {
+		return Box{}, false
+	}
 	out := Box{make([]int64, len(a.Offsets)), make([]int64, len(a.Offsets))}
 	for d := range a.Offsets {
 		lo := max(a.Offsets[d], b.Offsets[d])
 		hi := min(a.Offsets[d]+a.Sizes[d], b.Offsets[d]+b.Sizes[d])
-		if hi <= lo {
+		if hi <= lo { // an empty box inside another
 			return Box{}, false
 		}
 		out.Offsets[d], out.Sizes[d] = lo, hi-lo
@@ -65,15 +68,21 @@ func (r *Reader) readChunk(t *tensorMeta, i int, common, want Box, dst []byte) e
 	if err != nil {
 		return err
 	}
-	elem := int64(t.dtype.Size())
-	dstStrides := contiguous(want.Sizes)
-	cp := boxCopy{elem: elem, src: item.offset * elem, dims: make([]copyDim, len(common.Sizes))}
-	for d, n := range common.Sizes {
-		cp.src += (common.Offsets[d] - t.chunks[i].Offsets[d]) * item.strides[d] * elem
-		cp.dst += (common.Offsets[d] - want.Offsets[d]) * dstStrides[d] * elem
-		cp.dims[d] = copyDim{n, item.strides[d] * elem, dstStrides[d] * elem}
-	}
+	cp := regionCopy(int64(t.dtype.Size()), common, t.chunks[i], item.strides, want)
+	cp.src += item.offset * cp.elem
 	return cp.run(data, item.storage.at, size, dst)
+}
+
+// regionCopy copies the box common of a chunk, whose strides are in elements, to its place in the box want.
+func regionCopy(elem int64, common, chunk Box, strides []int64, want Box) boxCopy {
+	dst := contiguous(want.Sizes)
+	cp := boxCopy{elem: elem, dims: make([]copyDim, len(common.Sizes))}
+	for d, n := range common.Sizes {
+		cp.src += (common.Offsets[d] - chunk.Offsets[d]) * strides[d] * elem
+		cp.dst += (common.Offsets[d] - want.Offsets[d]) * dst[d] * elem
+		cp.dims[d] = copyDim{n, strides[d] * elem, dst[d] * elem}
+	}
+	return cp
 }
 
 func expandLimit(t *tensorMeta, i int) int64 {

@@ -36,11 +36,13 @@ type Chunk struct {
 // the element size.
 type Fill func(dst []byte, off int64) error
 
-// Object is a plain Python value to write: what [pickle.Encoder.Value] takes.
+// Object is a plain Python value to write: what [pickle.Encoder.Value] takes. Where Zip is set, that torch.save zip goes
+// into a DCP folder as it is, and Value is not looked at.
 type Object struct {
 	FQN   string
 	Path  []any
 	Value any
+	Zip   []byte
 	File  int
 }
 

@@ -76,11 +76,11 @@ type writeItem struct {
 func newWritePlan(s *State) (*writePlan, error) {
 	p := &writePlan{state: s, byRank: map[int]*outFile{}}
 	for _, o := range s.Objects {
-		pkl, err := objectPickle(o.Value)
+		zip, err := objectItem(o)
 		if err != nil {
 			return nil, fmt.Errorf("checkpoint: %s: %w", o.FQN, err)
 		}
-		p.place(&writeItem{fqn: o.FQN, zip: newZipItem(pkl, -1)}, o.File)
+		p.place(&writeItem{fqn: o.FQN, zip: zip}, o.File)
 	}
 	for i := range s.Tensors {
 		t := &s.Tensors[i]
@@ -98,6 +98,14 @@ func newWritePlan(s *State) (*writePlan, error) {
 		}
 	}
 	return p, nil
+}
+
+func objectItem(o Object) (zipItem, error) {
+	if o.Zip != nil {
+		return zipItem{head: o.Zip, made: true}, nil
+	}
+	pkl, err := objectPickle(o.Value)
+	return newZipItem(pkl, -1), err
 }
 
 func (p *writePlan) place(it *writeItem, rank int) {

@@ -23,6 +23,7 @@ type zipItem struct {
 	head      []byte // everything before data/0's bytes, or before the version record
 	dataBytes int64
 	hasData   bool
+	made      bool // head is a whole zip, made elsewhere
 	tailBytes int64
 	records   []zipRecord // those in head, and data/0
 }
@@ -62,6 +63,9 @@ func (it *zipItem) add(name string, data []byte) {
 
 // tail is what follows the data, for the CRC of the data: the descriptor, the version record, the central directory.
 func (it *zipItem) tail(crc uint32) []byte {
+	if it.made {
+		return nil
+	}
 	at := int64(len(it.head)) + it.dataBytes
 	records := it.records
 	var b []byte

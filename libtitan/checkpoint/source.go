@@ -1,0 +1,54 @@
+package checkpoint
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// Source is a checkpoint of any format, open for reading. Its methods may be called from several goroutines; their
+// errors name the file and the item.
+type Source interface {
+	Name() string  // the path that was opened
+	Items() []Item // by name; the source's own: do not change it
+
+	// ReadRegion fills dst with a box of a tensor, row-major and little-endian.
+	ReadRegion(fqn string, offsets, sizes []int64, dst []byte) error
+
+	// Object reads a Python value, as [Reader.Object] has it.
+	Object(fqn string) (any, error)
+
+	// ObjectZip is an object as a torch.save zip of its own, which may hold classes that Object refuses.
+	ObjectZip(fqn string) ([]byte, error)
+
+	Close() error
+}
+
+// OpenSource opens a checkpoint by what it is: a DCP folder, a safetensors file, or a folder of safetensors files.
+func OpenSource(path string) (Source, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return openSafeFiles(path, []string{path}, nil)
+	}
+	if safe, _ := filepath.Glob(filepath.Join(globEscape(path), "*.safetensors")); len(safe) > 0 && !isDCP(path) {
+		return openSafeFolder(path)
+	}
+	r, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// isDCP reports whether a folder has DCP's metadata, of all ranks or of each.
+func isDCP(dir string) bool {
+	ranks, _ := filepath.Glob(filepath.Join(globEscape(dir), "__*.metadata"))
+	_, err := os.Stat(filepath.Join(dir, ".metadata"))
+	return err == nil || len(ranks) > 0
+}
+
+// errNoObjects is the answer of a format that holds tensors alone.
+var errNoObjects = errors.New("a safetensors file holds no objects")
