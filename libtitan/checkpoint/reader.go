@@ -122,6 +122,9 @@ func (r *Reader) numberFiles() {
 // Name is the folder that was opened.
 func (r *Reader) Name() string { return r.folder.dir }
 
+// Format is DCP.
+func (r *Reader) Format() Format { return DCP }
+
 // Items lists what the checkpoint holds, by name. The slice is the reader's own: do not change it.
 func (r *Reader) Items() []Item { return r.items }
 

@@ -194,8 +194,9 @@ func (s *safeSource) checkIndex(index *safeIndexFile) error {
 	return nil
 }
 
-func (s *safeSource) Name() string  { return s.name }
-func (s *safeSource) Items() []Item { return s.items }
+func (s *safeSource) Name() string   { return s.name }
+func (s *safeSource) Format() Format { return SafetensorsFiles }
+func (s *safeSource) Items() []Item  { return s.items }
 
 func (s *safeSource) ReadRegion(fqn string, offsets, sizes []int64, dst []byte) error {
 	i, ok := s.byName[fqn]

@@ -9,7 +9,8 @@ import (
 // Source is a checkpoint of any format, open for reading. Its methods may be called from several goroutines; their
 // errors name the file and the item.
 type Source interface {
-	Name() string  // the path that was opened
+	Name() string // the path that was opened
+	Format() Format
 	Items() []Item // by name; the source's own: do not change it
 
 	// ReadRegion fills dst with a box of a tensor, row-major and little-endian.
@@ -23,6 +24,16 @@ type Source interface {
 
 	Close() error
 }
+
+// Format is a way of storing a checkpoint.
+type Format string
+
+// The formats.
+const (
+	DCP              Format = "dcp"         // a folder with .metadata
+	SafetensorsFiles Format = "safetensors" // a file, or a folder of them
+	Torch            Format = "torch"       // one file by torch.save
+)
 
 // OpenSource opens a checkpoint by what it is: a DCP folder, a safetensors file, or a folder of safetensors files.
 func OpenSource(path string) (Source, error) {
