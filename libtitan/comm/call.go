@@ -6,17 +6,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/exit"
 )
 
-// call is one collective of one rank. Its members meet once or twice: each posts a message to each other one,
+// call is one collective of one rank. Its members meet once or twice a tensor: each posts a message to each other one,
 // takes theirs, and sees from the heads that all are in the same call.
 type call struct {
 	*rank
 	ctx           context.Context
 	stop          context.CancelFunc
+	timeout       time.Duration
 	ranks         []int
 	at            int // this rank's place in ranks
 	channel, head string
@@ -30,7 +32,7 @@ type call struct {
 // begin opens a collective. detail is what members must agree on besides its name; bytes is what this rank gives.
 func (r *rank) begin(ctx context.Context, g Group, op, what, detail string, bytes int) *call {
 	c := &call{rank: r, ranks: g.Ranks, at: slices.Index(g.Ranks, r.me), channel: g.String()}
-	c.ctx, c.stop = r.within(ctx)
+	c.ctx, c.stop, c.timeout = r.within(ctx)
 	c.head = strings.TrimRight(op+" "+what+" "+detail, " ")
 	r.mu.Lock()
 	r.count[c.channel]++
@@ -69,19 +71,31 @@ func (c *call) others(f func(i int) error) error {
 
 // meet posts give(i) to each other member i and takes want(i) bytes of each.
 func (c *call) meet(give func(i int) []byte, want func(i int) int) error {
+	if err := c.post(give); err != nil {
+		return err
+	}
+	return c.take(want)
+}
+
+// post hands give(i) to each other member i.
+func (c *call) post(give func(i int) []byte) error {
 	if c.bad != nil {
 		return c.bad
 	}
 	if err := c.wire.Inbox().Err(); err != nil {
 		return err
 	}
-	if c.in == nil {
-		c.in = make([]Message, len(c.ranks))
-	}
-	_ = c.others(func(i int) error {
+	return c.others(func(i int) error {
 		c.out = append(c.out, c.wire.Post(c.ranks[i], c.channel, c.head, give(i)))
 		return nil
 	})
+}
+
+// take takes want(i) bytes, the next that each other member i posted.
+func (c *call) take(want func(i int) int) error {
+	if c.in == nil {
+		c.in = make([]Message, len(c.ranks))
+	}
 	var late []int
 	err := c.others(func(i int) (err error) {
 		c.in[i], err = c.wire.Inbox().Take(c.ctx, c.ranks[i], c.channel)
@@ -161,7 +175,7 @@ func (c *call) close() {
 func (c *call) given() error {
 	for k, s := range c.out {
 		if err := s.Wait(c.ctx); err != nil {
-			return c.explain(err, (c.at+k+1)%len(c.ranks))
+			return c.explain(err, (c.at+1+k%(len(c.ranks)-1))%len(c.ranks))
 		}
 	}
 	return nil

@@ -3,21 +3,53 @@ package comm
 import (
 	"context"
 	"strconv"
+	"strings"
 
 	"titan/libtitan/dtype"
 )
 
-func (r *rank) AllGather(ctx context.Context, g Group, what string, mine []byte, out [][]byte) error {
-	c := r.begin(ctx, g, "all_gather", what, "", len(mine))
-	if c.fit(out) && len(out[c.at]) != len(mine) {
-		c.bad = c.bug("this rank gives %d bytes and has room for %d", len(mine), len(out[c.at]))
+func (r *rank) AllGather(ctx context.Context, g Group, what string, tensors ...Gathered) error {
+	bytes := 0
+	for _, t := range tensors {
+		bytes += len(t.Mine)
 	}
-	err := c.meet(func(int) []byte { return mine }, func(i int) int { return len(out[i]) })
-	if err == nil {
-		copy(out[c.at], mine)
-		err = c.read(func(i int) []byte { return out[i] })
+	c := r.begin(ctx, g, "all_gather", what, several(len(tensors)), bytes)
+	for _, t := range tensors {
+		if c.fit(t.Out) && len(t.Out[c.at]) != len(t.Mine) {
+			c.bad = c.bug("this rank gives %d bytes and has room for %d", len(t.Mine), len(t.Out[c.at]))
+		}
 	}
-	return c.end(err)
+	return c.end(c.each(len(tensors), func(k, _ int) []byte { return tensors[k].Mine }, func(k int) error {
+		out := tensors[k].Out
+		if err := c.take(func(i int) int { return len(out[i]) }); err != nil {
+			return err
+		}
+		copy(out[c.at], tensors[k].Mine)
+		return c.read(func(i int) []byte { return out[i] })
+	}))
+}
+
+// several tells apart the calls that move several tensors.
+func several(n int) string {
+	if n == 1 {
+		return ""
+	}
+	return strconv.Itoa(n) + " tensors"
+}
+
+// each posts n tensors at once and then takes one after the other: they are on their way together.
+func (c *call) each(n int, give func(k, i int) []byte, take func(k int) error) error {
+	for k := range n {
+		if err := c.post(func(i int) []byte { return give(k, i) }); err != nil {
+			return err
+		}
+	}
+	for k := range n {
+		if err := take(k); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *rank) AllToAll(ctx context.Context, g Group, what string, in, out [][]byte) error {
@@ -33,68 +65,93 @@ func (r *rank) AllToAll(ctx context.Context, g Group, what string, in, out [][]b
 	return c.end(err)
 }
 
-func (r *rank) ReduceScatter(ctx context.Context, g Group, what string, dt dtype.DType, op Op, pieces [][]byte, out []byte) error {
-	c := r.begin(ctx, g, "reduce_scatter", what, op.String()+" of "+dt.String(), total(pieces))
-	if c.fit(pieces) && len(out) != len(pieces[c.at]) {
-		c.bad = c.bug("this rank gives itself %d bytes and has room for %d", len(pieces[c.at]), len(out))
+func (r *rank) ReduceScatter(ctx context.Context, g Group, what string, dt dtype.DType, op Op, tensors ...Scattered) error {
+	bytes := 0
+	for _, t := range tensors {
+		bytes += total(t.Pieces)
 	}
-	f := c.reducer(dt, op, pieces...)
-	err := c.meet(func(i int) []byte { return pieces[i] }, func(int) int { return len(out) })
-	if err == nil {
-		err = c.reduce(f, op, out, pieces[c.at])
+	c := r.begin(ctx, g, "reduce_scatter", what, strings.TrimSpace(op.String()+" of "+dt.String()+" "+several(len(tensors))), bytes)
+	var f reducer
+	for _, t := range tensors {
+		if c.fit(t.Pieces) && len(t.Out) != len(t.Pieces[c.at]) {
+			c.bad = c.bug("this rank gives itself %d bytes and has room for %d", len(t.Pieces[c.at]), len(t.Out))
+		}
+		f = c.reducer(dt, op, t.Pieces...)
 	}
-	return c.end(err)
+	return c.end(c.each(len(tensors), func(k, i int) []byte { return tensors[k].Pieces[i] }, func(k int) error {
+		out := tensors[k].Out
+		if err := c.take(func(int) int { return len(out) }); err != nil {
+			return err
+		}
+		defer c.close()
+		return c.reduce(f, op, out, tensors[k].Pieces[c.at])
+	}))
 }
 
 // small is up to how many bytes all members sum everything: one meeting, not two.
 const small = 4096
 
-func (r *rank) AllReduce(ctx context.Context, g Group, what string, dt dtype.DType, op Op, data []byte) error {
-	detail := op.String() + " of " + dt.String() + ", " + strconv.Itoa(len(data)) + " bytes"
-	c := r.begin(ctx, g, "all_reduce", what, detail, len(data))
-	f := c.reducer(dt, op, data)
-	if len(data) <= small {
-		return c.end(c.reduceAll(f, op, data))
+func (r *rank) AllReduce(ctx context.Context, g Group, what string, dt dtype.DType, op Op, tensors ...[]byte) error {
+	bytes := total(tensors)
+	detail := op.String() + " of " + dt.String() + ", " + strconv.Itoa(bytes) + " bytes"
+	c := r.begin(ctx, g, "all_reduce", what, detail, bytes)
+	f := c.reducer(dt, op, tensors...)
+	if bytes <= small {
+		return c.end(c.reduceAll(f, op, tensors))
 	}
-	return c.end(c.reduceInParts(f, op, dt.Size(), data))
+	return c.end(c.reduceInParts(f, op, dt.Size(), tensors))
 }
 
-// reduceAll gives all of data to all members.
-func (c *call) reduceAll(f reducer, op Op, data []byte) error {
-	if err := c.meet(func(int) []byte { return data }, func(int) int { return len(data) }); err != nil {
+// reduceAll gives all of the tensors to all members.
+func (c *call) reduceAll(f reducer, op Op, tensors [][]byte) error {
+	sums := make([][]byte, len(tensors)) // tensors are still read by others
+	err := c.each(len(tensors), func(k, _ int) []byte { return tensors[k] }, func(k int) error {
+		if err := c.take(func(int) int { return len(tensors[k]) }); err != nil {
+			return err
+		}
+		defer c.close()
+		sums[k] = make([]byte, len(tensors[k]))
+		return c.reduce(f, op, sums[k], tensors[k])
+	})
+	if err == nil {
+		err = c.settle()
+	}
+	if err != nil {
 		return err
 	}
-	sum := make([]byte, len(data)) // data is still read by others
-	if err := c.reduce(f, op, sum, data); err != nil {
-		return err
+	for k, sum := range sums {
+		copy(tensors[k], sum)
 	}
-	if err := c.settle(); err != nil {
-		return err
-	}
-	copy(data, sum)
 	return nil
 }
 
-// reduceInParts makes each member reduce one part of data, then gathers the parts. Nobody else reads this
+// reduceInParts makes each member reduce one part of each tensor, then gathers the parts. Nobody else reads this
 // member's own part, so it is reduced in place.
-func (c *call) reduceInParts(f reducer, op Op, size int, data []byte) error {
-	n := len(data) / size
-	part := func(i int) []byte {
-		return data[n*i/len(c.ranks)*size : n*(i+1)/len(c.ranks)*size]
+func (c *call) reduceInParts(f reducer, op Op, size int, tensors [][]byte) error {
+	part := func(k, i int) []byte {
+		n := len(tensors[k]) / size
+		return tensors[k][n*i/len(c.ranks)*size : n*(i+1)/len(c.ranks)*size]
 	}
-	if err := c.meet(part, func(int) int { return len(part(c.at)) }); err != nil {
+	mine := func(k, _ int) []byte { return part(k, c.at) }
+	err := c.each(len(tensors), part, func(k int) error {
+		if err := c.take(func(int) int { return len(mine(k, 0)) }); err != nil {
+			return err
+		}
+		defer c.close()
+		return c.reduce(f, op, mine(k, 0), mine(k, 0))
+	})
+	if err == nil {
+		err = c.settle()
+	}
+	if err != nil {
 		return err
 	}
-	if err := c.reduce(f, op, part(c.at), part(c.at)); err != nil {
-		return err
-	}
-	if err := c.settle(); err != nil {
-		return err
-	}
-	if err := c.meet(func(int) []byte { return part(c.at) }, func(i int) int { return len(part(i)) }); err != nil {
-		return err
-	}
-	return c.read(part)
+	return c.each(len(tensors), mine, func(k int) error {
+		if err := c.take(func(i int) int { return len(part(k, i)) }); err != nil {
+			return err
+		}
+		return c.read(func(i int) []byte { return part(k, i) })
+	})
 }
 
 // reduce sets dst to the reduction of what the members gave, own for this one.

@@ -6,6 +6,7 @@ package comm
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"titan/libtitan/dtype"
 )
@@ -26,17 +27,31 @@ type Comm interface {
 	Sum(ctx context.Context, data []float64) error
 	// Barrier returns when all ranks have called it.
 	Barrier(ctx context.Context) error
+	// SetTimeout says how long calls that begin from now on wait for a rank.
+	SetTimeout(d time.Duration)
 
-	// AllGather fills out[i] with what member i of g gives as mine. len(out[i]) is its length: it may differ by
-	// member and may be 0.
-	AllGather(ctx context.Context, g Group, what string, mine []byte, out [][]byte) error
-	// ReduceScatter fills out with the reduction of the members' pieces[me], in the order of members. Lengths may
-	// differ by piece; out may be pieces[me] and overlap nothing else.
-	ReduceScatter(ctx context.Context, g Group, what string, dt dtype.DType, op Op, pieces [][]byte, out []byte) error
-	// AllReduce replaces data by its reduction over g in the order of members: the same bits on all.
-	AllReduce(ctx context.Context, g Group, what string, dt dtype.DType, op Op, data []byte) error
+	// AllGather gathers tensors over g, all in one collective.
+	AllGather(ctx context.Context, g Group, what string, tensors ...Gathered) error
+	// ReduceScatter reduces tensors over g in the order of members, and leaves each member its piece.
+	ReduceScatter(ctx context.Context, g Group, what string, dt dtype.DType, op Op, tensors ...Scattered) error
+	// AllReduce replaces tensors by their reduction over g in the order of members: the same bits on all.
+	AllReduce(ctx context.Context, g Group, what string, dt dtype.DType, op Op, tensors ...[]byte) error
 	// AllToAll fills out[i] with member i's in[me]; in and out do not overlap.
 	AllToAll(ctx context.Context, g Group, what string, in, out [][]byte) error
+}
+
+// Gathered is a tensor of an AllGather: Out[i] becomes what member i gives as Mine. len(Out[i]) is its length: it may
+// differ by member and may be 0.
+type Gathered struct {
+	Mine []byte
+	Out  [][]byte
+}
+
+// Scattered is a tensor of a ReduceScatter: Out becomes the reduction of the members' Pieces[me]. Lengths may differ by
+// piece; Out may be Pieces[me] and overlaps nothing else.
+type Scattered struct {
+	Pieces [][]byte
+	Out    []byte
 }
 
 // Group is the ranks that take part in a collective, in their order; the caller is one of them.

@@ -16,15 +16,15 @@ import (
 
 // rank is a Comm over a Wire.
 type rank struct {
-	wire    Wire
-	me      int
-	world   Group
-	timeout time.Duration
-	log     *slog.Logger
-	ring    ring
+	wire  Wire
+	me    int
+	world Group
+	log   *slog.Logger
+	ring  ring
 
-	mu    sync.Mutex
-	count map[string]int // collectives begun, by group
+	mu      sync.Mutex
+	timeout time.Duration  // of calls that begin now
+	count   map[string]int // collectives begun, by group
 }
 
 // New makes the Comm of one of size ranks.
@@ -45,9 +45,18 @@ func (r *rank) Size() int { return len(r.world.Ranks) }
 // errLate is the cause of a context that a call waited under for too long.
 var errLate = errors.New("late")
 
+func (r *rank) SetTimeout(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.timeout = d
+}
+
 // within bounds a call by the timeout.
-func (r *rank) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, r.timeout, errLate)
+func (r *rank) within(ctx context.Context) (context.Context, context.CancelFunc, time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ctx, stop := context.WithTimeoutCause(ctx, r.timeout, errLate)
+	return ctx, stop, r.timeout
 }
 
 // fail ends the job with err. The first rank to fail gives all others its error.
@@ -97,7 +106,7 @@ func (r *rank) Send(ctx context.Context, to int, tag string, data []byte) error 
 func (r *rank) Recv(ctx context.Context, from int, tag string, data []byte) error {
 	e := &entry{op: "recv", what: tag, place: "from rank " + strconv.Itoa(from), bytes: len(data), state: "waits"}
 	r.ring.add(e)
-	ctx, stop := r.within(ctx)
+	ctx, stop, timeout := r.within(ctx)
 	defer stop()
 	err := r.recv(ctx, from, tag, data)
 	if err == nil {
@@ -107,7 +116,7 @@ func (r *rank) Recv(ctx context.Context, from int, tag string, data []byte) erro
 	r.ring.set(e, err.Error())
 	switch err {
 	case errLate:
-		err = exit.Lost.Errorf("rank %d: recv %s: nothing from rank %d after %v", r.me, tag, from, r.timeout)
+		err = exit.Lost.Errorf("rank %d: recv %s: nothing from rank %d after %v", r.me, tag, from, timeout)
 	case errLeft:
 		err = exit.Lost.Errorf("rank %d: recv %s: rank %d has ended without sending it", r.me, tag, from)
 	}

@@ -39,7 +39,7 @@ type Message interface {
 
 // Options are how a job waits.
 type Options struct {
-	Timeout time.Duration // of one call; 0 is DefaultTimeout
+	Timeout time.Duration // of one call, until SetTimeout says otherwise; 0 is DefaultTimeout
 	Log     *slog.Logger  // where the last collectives go when the job is lost; nil is slog.Default
 }
 

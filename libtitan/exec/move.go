@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"titan/libtitan/comm"
+	"titan/libtitan/dtype"
 	"titan/libtitan/graph"
 	"titan/libtitan/op"
 	"titan/libtitan/plan"
@@ -15,11 +16,16 @@ type mover struct {
 	plan.Where
 	comm    comm.Comm
 	attr    op.MoveAttr
+	tensors []moved
+	group   comm.Group
+	what    string
+}
+
+// moved is one of the values that move together.
+type moved struct {
 	in, out tensor
 	from    *graph.Value // in, on all ranks
 	to      *graph.Value // out, on all ranks
-	group   comm.Group
-	what    string
 }
 
 // moves, by op.
@@ -34,7 +40,10 @@ var moves = map[op.Move]func(m *mover) func(ctx context.Context) error{
 
 func (r *Runner) bindMove(s *plan.Step, c call) func(ctx context.Context) error {
 	n := s.Node
-	m := &mover{Where: r.prog.Where, comm: r.comm, attr: n.Attr.(op.MoveAttr), in: c.in[0], out: c.out[0], from: n.In[0], to: n.Results[0]}
+	m := &mover{Where: r.prog.Where, comm: r.comm, attr: n.Attr.(op.MoveAttr)}
+	for i := range n.In {
+		m.tensors = append(m.tensors, moved{c.in[i], c.out[i], n.In[i], n.Results[i]})
+	}
 	m.what = fmt.Sprintf("%s %s %v", n.Op.Name, n.FQN, s.Action)
 	m.group.Name = m.attr.Axes.String()
 	for _, rank := range m.Mesh.Group(m.Coord, m.attr.Axes) {
@@ -114,13 +123,18 @@ func (s strips) copyTo(bufs [][]byte, back bool) {
 }
 
 func bindAllGather(m *mover) func(ctx context.Context) error {
-	s := cutStrips(m.out, m.attr.From, m.shapes(m.from))
-	bufs := s.buffers()
+	outs, tensors := make([]strips, len(m.tensors)), make([]comm.Gathered, len(m.tensors))
+	for k, t := range m.tensors {
+		outs[k] = cutStrips(t.out, m.attr.From, m.shapes(t.from))
+		tensors[k] = comm.Gathered{Mine: t.in.data, Out: outs[k].buffers()}
+	}
 	return func(ctx context.Context) error {
-		if err := m.comm.AllGather(ctx, m.group, m.what, m.in.data, bufs); err != nil {
+		if err := m.comm.AllGather(ctx, m.group, m.what, tensors...); err != nil {
 			return err
 		}
-		s.copyTo(bufs, true)
+		for k, s := range outs {
+			s.copyTo(tensors[k].Out, true)
+		}
 		return nil
 	}
 }
@@ -133,23 +147,38 @@ func (m *mover) reduction() comm.Op {
 }
 
 func bindAllReduce(m *mover) func(ctx context.Context) error {
+	data := make([][]byte, len(m.tensors))
+	for k, t := range m.tensors {
+		data[k] = t.out.data
+	}
 	return func(ctx context.Context) error {
-		copy(m.out.data, m.in.data)
-		return m.comm.AllReduce(ctx, m.group, m.what, m.in.DType, m.reduction(), m.out.data)
+		for _, t := range m.tensors {
+			copy(t.out.data, t.in.data)
+		}
+		return m.comm.AllReduce(ctx, m.group, m.what, m.dtype(), m.reduction(), data...)
 	}
 }
 
+// dtype is the element type, the same for all that move together.
+func (m *mover) dtype() dtype.DType { return m.tensors[0].in.DType }
+
 func bindReduceScatter(m *mover) func(ctx context.Context) error {
-	s := cutStrips(m.in, m.attr.Dim, m.shapes(m.to))
-	bufs := s.buffers()
+	ins, tensors := make([]strips, len(m.tensors)), make([]comm.Scattered, len(m.tensors))
+	for k, t := range m.tensors {
+		ins[k] = cutStrips(t.in, m.attr.Dim, m.shapes(t.to))
+		tensors[k] = comm.Scattered{Pieces: ins[k].buffers(), Out: t.out.data}
+	}
 	return func(ctx context.Context) error {
-		s.copyTo(bufs, false)
-		return m.comm.ReduceScatter(ctx, m.group, m.what, m.in.DType, m.reduction(), bufs, m.out.data)
+		for k, s := range ins {
+			s.copyTo(tensors[k].Pieces, false)
+		}
+		return m.comm.ReduceScatter(ctx, m.group, m.what, m.dtype(), m.reduction(), tensors...)
 	}
 }
 
 func bindAllToAll(m *mover) func(ctx context.Context) error {
-	give, take := cutStrips(m.in, m.attr.Dim, m.shapes(m.to)), cutStrips(m.out, m.attr.From, m.shapes(m.from))
+	t := m.tensors[0]
+	give, take := cutStrips(t.in, m.attr.Dim, m.shapes(t.to)), cutStrips(t.out, m.attr.From, m.shapes(t.from))
 	out, in := give.buffers(), take.buffers()
 	return func(ctx context.Context) error {
 		give.copyTo(out, false)
@@ -162,7 +191,8 @@ func bindAllToAll(m *mover) func(ctx context.Context) error {
 }
 
 func bindSlice(m *mover) func(ctx context.Context) error {
-	s := cutStrips(m.in, m.attr.Dim, m.shapes(m.to))
+	t := m.tensors[0]
+	s := cutStrips(t.in, m.attr.Dim, m.shapes(t.to))
 	mine := m.Mesh.Index(m.Coord, m.attr.Axes)
 	return func(context.Context) error {
 		at := 0
@@ -171,18 +201,19 @@ func bindSlice(m *mover) func(ctx context.Context) error {
 		}
 		w := s.width[mine]
 		for row := range s.outer {
-			copy(m.out.data[row*w:][:w], s.data[row*s.total+at:])
+			copy(t.out.data[row*w:][:w], s.data[row*s.total+at:])
 		}
 		return nil
 	}
 }
 
 func bindMask(m *mover) func(ctx context.Context) error {
+	t := m.tensors[0]
 	return func(context.Context) error {
 		if m.Mesh.Index(m.Coord, m.attr.Axes) == 0 {
-			copy(m.out.data, m.in.data)
+			copy(t.out.data, t.in.data)
 		} else {
-			clear(m.out.data)
+			clear(t.out.data)
 		}
 		return nil
 	}

@@ -2,12 +2,13 @@ package op
 
 import (
 	"fmt"
+	"strings"
 
 	"titan/libtitan/graph"
 	"titan/libtitan/placement"
 )
 
-// Move is a change of layout. On logical values it is the identity.
+// Move is a change of layout. On logical values it is the identity. One node may move several values at once.
 type Move string
 
 // The moves. The last three send nothing.
@@ -48,17 +49,38 @@ var moveOps = func() map[Move]*graph.Op {
 	for _, m := range []Move{AllGather, AllReduce, ReduceScatter, AllToAll, Slice, Mask} {
 		out[m] = &graph.Op{
 			Name: string(m),
-			Rule: func(n *graph.Node) string {
-				l := letters[:len(n.In[0].Shape)]
-				return l + "->" + l
-			},
+			Rule: moveRule,
 			Eval: func(n *graph.Node, in []graph.Array) []graph.Array { return in },
 		}
 	}
 	return out
 }()
 
+// moveRule gives each size of the values' dims a letter: "abc,a->abc,a". Moved values keep their shapes, so more need
+// not be told apart.
+func moveRule(n *graph.Node) string {
+	letter := map[int]byte{}
+	var terms []string
+	for _, v := range n.In {
+		var term []byte
+		for _, size := range v.Shape {
+			if _, ok := letter[size]; !ok {
+				letter[size] = byte('a' + len(letter))
+			}
+			term = append(term, letter[size])
+		}
+		terms = append(terms, string(term))
+	}
+	all := strings.Join(terms, ",")
+	return all + "->" + all
+}
+
 // Apply appends a move of v and returns the result, whose layout the caller sets.
 func (m Move) Apply(g *graph.Graph, a MoveAttr, v *graph.Value) *graph.Value {
-	return g.Add(moveOps[m], a, v)[0]
+	return m.Together(g, a, v)[0]
+}
+
+// Together is Apply of values of one element type in a single collective.
+func (m Move) Together(g *graph.Graph, a MoveAttr, v ...*graph.Value) []*graph.Value {
+	return g.Add(moveOps[m], a, v...)
 }

@@ -1,6 +1,8 @@
 package parallel
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,6 +11,7 @@ import (
 	"titan/libtitan/graph"
 	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
+	"titan/libtitan/op"
 )
 
 // collectives counts the moves that send something, by phase and name, among the nodes that keep wants.
@@ -55,19 +58,40 @@ func TestTensorParallelCollectivesOfALayer(t *testing.T) {
 	tp := manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 2}
 	require.Equal(t, map[string]int{
 		"fwd all_gather": 2, "fwd reduce_scatter": 2, "bwd all_gather": 2, "bwd reduce_scatter": 2,
-		"bwd all_reduce": 2, // the norms' weights, which every rank holds
+		"bwd all_reduce": 1, // the norms' weights, which every rank holds
 	}, collectives(sharded(t, tp, nil), layer))
 	require.Equal(t, map[string]int{"fwd all_reduce": 2, "bwd all_reduce": 2},
 		collectives(sharded(t, tp, func(m *manifest.Mesh) { m.DisableSequenceParallel = true }), layer))
 }
 
-// FSDP gathers each of a layer's nine parameters before it is used, forward and backward, and scatters its gradient.
-func TestFSDPCollectivesOfALayer(t *testing.T) {
-	layer := func(n *graph.Node) bool { return len(n.FQN) > 7 && n.FQN[:7] == "layers." }
+// FSDP gathers the nine parameters of a layer at once where the first is used, forward and backward, and scatters their
+// gradients at once when the last is made. The embedding is a unit of its own; the last norm and the head are one.
+func TestFSDPMovesUnits(t *testing.T) {
+	units := func(dims manifest.MeshDims, reshard string) (out []string) {
+		for _, n := range sharded(t, dims, func(m *manifest.Mesh) { m.ReshardAfterForward = reshard }).Nodes {
+			if a, ok := n.Attr.(op.MoveAttr); ok && n.FQN != "" {
+				out = append(out, fmt.Sprintf("%v %s %v of %d: %s", n.Phase, n.Op.Name, a.Axes, len(n.In), n.FQN))
+			}
+		}
+		return out
+	}
+	forward := []string{
+		"fwd all_gather dp_shard of 1: tok_embeddings", "fwd all_gather dp_shard of 9: layers.0", "fwd all_gather dp_shard of 2: norm+lm_head",
+	}
+	last := []string{"bwd reduce_scatter dp_shard of 2: norm+lm_head"}
+	layer := []string{"bwd reduce_scatter dp_shard of 9: layers.0", "bwd reduce_scatter dp_shard of 1: tok_embeddings"}
 	fsdp := manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1}
-	require.Equal(t, map[string]int{"fwd all_gather": 9, "bwd all_gather": 9, "bwd reduce_scatter": 9}, collectives(sharded(t, fsdp, nil), layer))
-	kept := collectives(sharded(t, fsdp, func(m *manifest.Mesh) { m.ReshardAfterForward = "never" }), layer)
-	require.Equal(t, map[string]int{"fwd all_gather": 9, "bwd reduce_scatter": 9}, kept)
+	again := []string{"bwd all_gather dp_shard of 2: norm+lm_head", "bwd all_gather dp_shard of 9: layers.0"}
+	require.Equal(t, slices.Concat(forward, again[:1], last, again[1:], layer), units(fsdp, "always"))
+	require.Equal(t, slices.Concat(forward, last, layer), units(fsdp, "never"))
 	ddp := manifest.MeshDims{PP: 1, DPReplicate: 2, DPShard: 1, CP: 1, TP: 1}
-	require.Equal(t, map[string]int{"bwd all_reduce": 9}, collectives(sharded(t, ddp, nil), layer))
+	require.Equal(t, []string{
+		"bwd all_reduce dp_replicate of 2: norm+lm_head", "bwd all_reduce dp_replicate of 9: layers.0", "bwd all_reduce dp_replicate of 1: tok_embeddings",
+	}, units(ddp, "default"))
+	hsdp := manifest.MeshDims{PP: 1, DPReplicate: 2, DPShard: 2, CP: 1, TP: 1}
+	require.Equal(t, slices.Concat(forward, []string{
+		"bwd reduce_scatter dp_shard of 2: norm+lm_head", "bwd all_reduce dp_replicate of 2: norm+lm_head",
+		"bwd reduce_scatter dp_shard of 9: layers.0", "bwd all_reduce dp_replicate of 9: layers.0",
+		"bwd reduce_scatter dp_shard of 1: tok_embeddings", "bwd all_reduce dp_replicate of 1: tok_embeddings",
+	}), units(hsdp, "never"))
 }

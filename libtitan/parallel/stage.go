@@ -111,7 +111,28 @@ func shard(st *plan.Stage, s pass.Spread) (*plan.Stage, error) {
 	for i, v := range vals {
 		*into[i] = v
 	}
-	return now, nil
+	return bucket(now)
+}
+
+// bucket makes one collective of a unit's.
+func bucket(st *plan.Stage) (*plan.Stage, error) {
+	g, to, err := pass.Bucket(st.Graph, st.Params, st.Grads, unit)
+	if err != nil {
+		return nil, err
+	}
+	return st.After(g, to), nil
+}
+
+// unit is what FSDP gathers at once: a layer, the embedding, or the last norm with the head.
+func unit(param string) string {
+	parts := strings.Split(param, ".")
+	switch parts[0] {
+	case "layers":
+		return parts[0] + "." + parts[1]
+	case "norm", "lm_head":
+		return "norm+lm_head"
+	}
+	return parts[0]
 }
 
 // checkpoint makes the backward of a stage compute again what its layers do not save.
@@ -126,9 +147,5 @@ func checkpoint(st *plan.Stage, ac *manifest.ActivationCheckpoint) *plan.Stage {
 	}
 	perOp := func(string) bool { return ac.Mode == "selective" && ac.Option == "op" }
 	g, to := pass.Remat(st.Graph, pass.Saver(st.Graph, full, perOp))
-	now := &plan.Stage{Index: st.Index, Graph: g, In: to(st.In), Labels: to(st.Labels), Scale: to(st.Scale), Out: to(st.Out), DOut: to(st.DOut), DIn: to(st.DIn)}
-	for i := range st.Params {
-		now.Params, now.Grads = append(now.Params, to(st.Params[i])), append(now.Grads, to(st.Grads[i]))
-	}
-	return now
+	return st.After(g, to)
 }

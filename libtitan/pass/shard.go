@@ -171,8 +171,8 @@ func (w *sharder) isStored(v *graph.Value) bool {
 	return v.Node.Op == graph.ParamOp || v.Node.Op.Name == "cast" && v.Node.In[0].Node.Op == graph.ParamOp
 }
 
-// param is the parameter that v is, or was cast or gathered from; nil if it is none.
-func (w *sharder) param(v *graph.Value) *graph.Value {
+// paramOf is the parameter that v is, or was cast or gathered from; nil if it is none.
+func paramOf(v *graph.Value) *graph.Value {
 	for {
 		switch v.Node.Op.Name {
 		case "param":
@@ -190,7 +190,7 @@ func (w *sharder) gather(v *graph.Value) *graph.Value {
 	if !w.isStored(v) {
 		return v
 	}
-	p := w.param(v)
+	p := paramOf(v)
 	_, used := w.Param(p.Name(), p.Shape)
 	for d := range used.Dims {
 		for len(v.Layout.Dims[d]) > len(used.Dims[d]) {
@@ -268,7 +268,7 @@ func (w *sharder) choose(n *graph.Node, in []*graph.Value, terms []string, axis 
 		if g == "" {
 			continue // it may not be cut by this letter: gathered
 		}
-		if w.param(v) != nil {
+		if paramOf(v) != nil {
 			return g
 		}
 		if !contains(found, g) {

@@ -25,6 +25,15 @@ type Stage struct {
 	Grads  []*graph.Value // gradients, float32
 }
 
+// After is s after a pass that made g and gave its values the successors that to knows.
+func (s *Stage) After(g *graph.Graph, to func(v *graph.Value) *graph.Value) *Stage {
+	now := &Stage{Index: s.Index, Graph: g, In: to(s.In), Labels: to(s.Labels), Scale: to(s.Scale), Out: to(s.Out), DOut: to(s.DOut), DIn: to(s.DIn)}
+	for i := range s.Params {
+		now.Params, now.Grads = append(now.Params, to(s.Params[i])), append(now.Grads, to(s.Grads[i]))
+	}
+	return now
+}
+
 // Class says where a value's memory comes from.
 type Class uint8
 

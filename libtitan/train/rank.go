@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -77,6 +78,7 @@ func (k *rank) loop(ctx, stop context.Context) error {
 		if err != nil {
 			return err
 		}
+		k.comm.SetTimeout(k.stepTimeout())
 		last := k.pos.Step == t.Steps || stopping
 		if k.eval != nil && (k.pos.Step%k.job.Manifest.Data.ValidationInterval == 0 || last) {
 			loss, tokens, err := k.eval.run(ctx)
@@ -99,6 +101,11 @@ func (k *rank) loop(ctx, stop context.Context) error {
 		}
 	}
 	return nil
+}
+
+// stepTimeout is how long a rank may be waited for once the first step is done.
+func (k *rank) stepTimeout() time.Duration {
+	return cmp.Or(k.CommTimeout, k.InitTimeout, comm.DefaultTimeout)
 }
 
 // step does one optimizer step. Everything that ranks must agree on goes through one sum.

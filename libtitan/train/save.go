@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"titan/libtitan/checkpoint"
 	"titan/libtitan/dtype"
@@ -16,8 +17,13 @@ func (k *rank) due(last bool) bool {
 	return c != nil && c.Folder != "" && (last || c.Interval > 0 && k.pos.Step%c.Interval == 0)
 }
 
+// saveTimeout is how long a save may take: the ranks wait for a disk, and not for each other.
+const saveTimeout = time.Hour
+
 // save writes the state of all ranks as one folder, while they wait.
 func (k *rank) save(ctx context.Context) error {
+	k.comm.SetTimeout(saveTimeout)
+	defer k.comm.SetTimeout(k.stepTimeout())
 	if err := k.comm.Barrier(ctx); err != nil {
 		return err
 	}

@@ -32,7 +32,8 @@ type Options struct {
 	TensorBoard string        // folder; "": none
 	FreshData   bool          // begin the data at its first row, whatever the checkpoint says
 	Comm        string        // how ranks talk: "local" (or ""), all in this process, or "mpi", one a process
-	CommTimeout time.Duration // how long a rank may be waited for; 0: comm.DefaultTimeout
+	InitTimeout time.Duration // how long a rank may be waited for in the first step; 0: comm.DefaultTimeout
+	CommTimeout time.Duration // and after it; 0: InitTimeout
 	Log         *slog.Logger
 	Progress    func(steps int64) // called after each step; nil: nobody watches
 }
@@ -127,7 +128,7 @@ func open(m *manifest.Manifest, o Options, evaluating bool) (*run, error) {
 // start runs f for each rank of this process: all of them, or the one that a launcher made it. Before f, the ranks
 // make sure that they run the same job.
 func (r *run) start(ctx context.Context, f func(ctx context.Context, c comm.Comm) error) error {
-	o := comm.Options{Timeout: r.CommTimeout, Log: r.Log}
+	o := comm.Options{Timeout: r.InitTimeout, Log: r.Log}
 	each := func(ctx context.Context, c comm.Comm) error {
 		if err := r.sameJob(ctx, c); err != nil {
 			return err
@@ -154,7 +155,7 @@ func (r *run) sameJob(ctx context.Context, c comm.Comm) error {
 	for i := range all {
 		all[i] = make([]byte, len(mine))
 	}
-	if err := c.AllGather(ctx, comm.World(c.Size()), "job hash", mine, all); err != nil {
+	if err := c.AllGather(ctx, comm.World(c.Size()), "job hash", comm.Gathered{Mine: mine, Out: all}); err != nil {
 		return err
 	}
 	for rank, theirs := range all {

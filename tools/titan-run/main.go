@@ -56,7 +56,8 @@ type flags struct {
 	dtype, device, metrics string
 	ac                     string
 	dryRun, deterministic  bool
-	batches, seconds       int
+	batches                int
+	initSeconds, seconds   int
 	options                train.Options
 }
 
@@ -78,7 +79,7 @@ func (f *flags) job() []cli.Flag {
 }
 
 func (f *flags) training() []cli.Flag {
-	f.options.LogFreq, f.seconds = 10, 3600
+	f.options.LogFreq, f.initSeconds, f.seconds = 10, 300, 100
 	return []cli.Flag{
 		app.Count(&f.steps, "train to `step` N", "steps"),
 		app.Count(&f.seed, "seed of the data's order, and of the weights where no checkpoint is given", "seed"),
@@ -91,7 +92,8 @@ func (f *flags) training() []cli.Flag {
 		app.Switch(&f.deterministic, "the same bits in every run: on the cpu that is always so", "deterministic"),
 		app.Count(&f.options.LogFreq, "print every N `steps`", "log-freq"),
 		app.Text(&f.metrics, "append one JSON object a step to `FILE`", "metrics"),
-		app.Count(&f.seconds, "give a rank that is waited for N `seconds`", "comm-timeout"),
+		app.Count(&f.initSeconds, "give a rank that is waited for N `seconds` in the first step", "comm-init-timeout"),
+		app.Count(&f.seconds, "give a rank that is waited for N `seconds` after it", "comm-timeout"),
 		app.Switch(&f.options.GradNorms, "with the norm of every parameter's gradient in it", "grad-norms"),
 		app.Text(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
 		app.Text(&f.ac, "what the backward computes again: none, full, selective:op, or selective:N for every N-th `layer`", "ac"),
@@ -189,7 +191,7 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 		return err
 	}
 	f.options.Log, f.options.Console = e.Log, e.Console()
-	f.options.CommTimeout = time.Duration(f.seconds) * time.Second
+	f.options.InitTimeout, f.options.CommTimeout = time.Duration(f.initSeconds)*time.Second, time.Duration(f.seconds)*time.Second
 	if f.dryRun {
 		return train.DryRun(ctx, m, f.options, f.options.Console, e.Explain)
 	}

@@ -13,7 +13,7 @@ import (
 var failures = []Case{
 	{Name: "another name", Sizes: []int{3}, Rank: func(ctx context.Context, c comm.Comm) error {
 		names := []string{"layers.0.wq", "layers.0.wk", "layers.0.wq"}
-		return lasting(ctx, c, c.AllGather(ctx, comm.World(3), names[c.Rank()], nil, make([][]byte, 3)))
+		return lasting(ctx, c, c.AllGather(ctx, comm.World(3), names[c.Rank()], comm.Gathered{Out: make([][]byte, 3)}))
 	}, Errors: all(3, `"all_gather layers.0.w`)},
 
 	{Name: "another op", Sizes: []int{2}, Rank: func(ctx context.Context, c comm.Comm) error {
@@ -41,7 +41,7 @@ var failures = []Case{
 		if c.Rank() == 0 {
 			out[1] = make([]byte, 5)
 		}
-		if err := c.AllGather(ctx, comm.World(3), "w", make([]byte, 4), out); err != nil {
+		if err := c.AllGather(ctx, comm.World(3), "w", comm.Gathered{Mine: make([]byte, 4), Out: out}); err != nil {
 			return err
 		}
 		return c.Barrier(ctx)
@@ -60,7 +60,7 @@ var failures = []Case{
 			return c.Barrier(ctx)
 		}
 		out := [][]byte{make([]byte, 4), make([]byte, 4)}
-		return lasting(ctx, c, c.AllGather(ctx, g, "layers.0.attention.wq.weight", make([]byte, 4), out))
+		return lasting(ctx, c, c.AllGather(ctx, g, "layers.0.attention.wq.weight", comm.Gathered{Mine: make([]byte, 4), Out: out}))
 	}, Errors: all(4, "rank 3: all_gather layers.0.attention.wq.weight (no. 1 in dp_shard [2 3]): rank 2 has not come after 1s")},
 
 	{Name: "late message", Sizes: []int{2}, Timeout: time.Second, Rank: func(ctx context.Context, c comm.Comm) error {

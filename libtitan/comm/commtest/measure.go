@@ -29,8 +29,10 @@ func Measure(ctx context.Context, c comm.Comm, w io.Writer) error {
 	}{
 		{"all_reduce 16 MiB float32", func() error { return c.AllReduce(ctx, g, "grad", dtype.Float32, comm.Sum, data) }},
 		{"all_reduce 16 MiB bfloat16", func() error { return c.AllReduce(ctx, g, "grad", dtype.BFloat16, comm.Sum, data) }},
-		{"reduce_scatter 16 MiB float32", func() error { return c.ReduceScatter(ctx, g, "grad", dtype.Float32, comm.Sum, pieces, mine) }},
-		{"all_gather 16 MiB", func() error { return c.AllGather(ctx, g, "weight", mine, pieces) }},
+		{"reduce_scatter 16 MiB float32", func() error {
+			return c.ReduceScatter(ctx, g, "grad", dtype.Float32, comm.Sum, comm.Scattered{Pieces: pieces, Out: mine})
+		}},
+		{"all_gather 16 MiB", func() error { return c.AllGather(ctx, g, "weight", comm.Gathered{Mine: mine, Out: pieces}) }},
 		{"send 16 MiB round a ring", func() error {
 			if err := c.Send(ctx, (c.Rank()+1)%n, "act", data); err != nil {
 				return err

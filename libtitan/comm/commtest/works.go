@@ -110,24 +110,31 @@ func gather(ctx context.Context, c comm.Comm) error {
 
 func gatherOnce(ctx context.Context, c comm.Comm, g comm.Group, round int) error {
 	d := dice(round)
-	want, out := make([][]byte, len(g.Ranks)), make([][]byte, len(g.Ranks))
-	var mine []byte
-	for i, r := range g.Ranks {
-		want[i] = elements(d, dtype.Float32, length(d))
-		out[i] = make([]byte, len(want[i]))
-		if r == c.Rank() {
-			mine = bytes.Clone(want[i])
+	var tensors []comm.Gathered
+	var want [][][]byte
+	for range 1 + round%3 {
+		var t comm.Gathered
+		var all [][]byte
+		for _, r := range g.Ranks {
+			b := elements(d, dtype.Float32, length(d))
+			all, t.Out = append(all, b), append(t.Out, make([]byte, len(b)))
+			if r == c.Rank() {
+				t.Mine = bytes.Clone(b)
+			}
 		}
+		tensors, want = append(tensors, t), append(want, all)
 	}
 	stagger(round, c.Rank())
 	what := fmt.Sprint("gather ", round)
-	if err := c.AllGather(ctx, g, what, mine, out); err != nil {
+	if err := c.AllGather(ctx, g, what, tensors...); err != nil {
 		return err
 	}
-	clear(mine) // it is the caller's again
-	for i := range out {
-		if err := same(what, out[i], want[i]); err != nil {
-			return err
+	for k, t := range tensors {
+		clear(t.Mine) // it is the caller's again
+		for i := range t.Out {
+			if err := same(what, t.Out[i], want[k][i]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -138,35 +145,47 @@ func scatter(ctx context.Context, c comm.Comm) error {
 	for round := range rounds {
 		d := dice(round)
 		dt, op := dtypes[round%len(dtypes)], comm.Op(d.IntN(2))
-		lengths := make([]int, n)
-		for i := range lengths {
-			lengths[i] = length(d)
-		}
-		var pieces, mine [][]byte
-		for r := range n {
-			for i := range n {
-				b := elements(d, dt, lengths[i])
-				if r == me {
-					pieces = append(pieces, b)
-				}
-				if i == me {
-					mine = append(mine, bytes.Clone(b))
-				}
+		var tensors []comm.Scattered
+		var want [][]byte
+		for range 1 + round%3 {
+			t, mine := scattered(d, dt, n, me)
+			if round%4 == 0 {
+				t.Out = t.Pieces[me]
 			}
-		}
-		out := make([]byte, len(mine[0]))
-		if round%3 == 0 {
-			out = pieces[me]
+			tensors, want = append(tensors, t), append(want, reduced(dt, op, mine))
 		}
 		stagger(round, me)
-		if err := c.ReduceScatter(ctx, comm.World(n), "scatter", dt, op, pieces, out); err != nil {
+		if err := c.ReduceScatter(ctx, comm.World(n), "scatter", dt, op, tensors...); err != nil {
 			return err
 		}
-		if err := same("scatter", out, reduced(dt, op, mine)); err != nil {
-			return fmt.Errorf("round %d: %v %v: %w", round, op, dt, err)
+		for k, t := range tensors {
+			if err := same("scatter", t.Out, want[k]); err != nil {
+				return fmt.Errorf("round %d: tensor %d: %v %v: %w", round, k, op, dt, err)
+			}
 		}
 	}
 	return nil
+}
+
+// scattered is a tensor that n ranks reduce, and the pieces of all ranks that are reduced to me's.
+func scattered(d *rand.Rand, dt dtype.DType, n, me int) (t comm.Scattered, mine [][]byte) {
+	lengths := make([]int, n)
+	for i := range lengths {
+		lengths[i] = length(d)
+	}
+	for r := range n {
+		for i := range n {
+			b := elements(d, dt, lengths[i])
+			if r == me {
+				t.Pieces = append(t.Pieces, b)
+			}
+			if i == me {
+				mine = append(mine, bytes.Clone(b))
+			}
+		}
+	}
+	t.Out = make([]byte, len(mine[0]))
+	return t, mine
 }
 
 func reduce(ctx context.Context, c comm.Comm) error {
@@ -180,22 +199,28 @@ func reduce(ctx context.Context, c comm.Comm) error {
 
 func reduceOnce(ctx context.Context, c comm.Comm, g comm.Group, round int) error {
 	d := dice(round)
-	dt, op, n := dtypes[round%len(dtypes)], comm.Op(d.IntN(2)), length(d)
-	var all [][]byte
-	var mine []byte
-	for _, r := range g.Ranks {
-		b := elements(d, dt, n)
-		all = append(all, b)
-		if r == c.Rank() {
-			mine = bytes.Clone(b)
+	dt, op := dtypes[round%len(dtypes)], comm.Op(d.IntN(2))
+	var tensors, want [][]byte
+	for range 1 + round%3 {
+		n := length(d)
+		var all [][]byte
+		for _, r := range g.Ranks {
+			b := elements(d, dt, n)
+			all = append(all, b)
+			if r == c.Rank() {
+				tensors = append(tensors, bytes.Clone(b))
+			}
 		}
+		want = append(want, reduced(dt, op, all))
 	}
 	stagger(round, c.Rank())
-	if err := c.AllReduce(ctx, g, "reduce", dt, op, mine); err != nil {
+	if err := c.AllReduce(ctx, g, "reduce", dt, op, tensors...); err != nil {
 		return err
 	}
-	if err := same("reduce", mine, reduced(dt, op, all)); err != nil {
-		return fmt.Errorf("round %d: %v %v: %w", round, op, dt, err)
+	for k, t := range tensors {
+		if err := same("reduce", t, want[k]); err != nil {
+			return fmt.Errorf("round %d: tensor %d: %v %v: %w", round, k, op, dt, err)
+		}
 	}
 	return nil
 }
