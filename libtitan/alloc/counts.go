@@ -1,0 +1,55 @@
+package alloc
+
+// Counts are the allocator's counters in bytes, in torch.cuda.memory_stats' sense. All but Requested are of whole
+// blocks.
+type Counts struct {
+	Requested int64 `json:"requested_bytes"` // as asked for; falls when a free completes
+	Allocated int64 `json:"allocated_bytes"` // falls when a free is requested
+	Active    int64 `json:"active_bytes"`    // falls when a free completes
+	Reserved  int64 `json:"reserved_bytes"`  // taken from the device
+	Pending   int64 `json:"pending_bytes"`   // freed, but not reusable yet: active less allocated
+}
+
+func (c Counts) plus(d Counts) Counts {
+	return Counts{c.Requested + d.Requested, c.Allocated + d.Allocated, c.Active + d.Active, c.Reserved + d.Reserved, c.Pending + d.Pending}
+}
+
+func (c Counts) max(d Counts) Counts {
+	return Counts{max(c.Requested, d.Requested), max(c.Allocated, d.Allocated), max(c.Active, d.Active), max(c.Reserved, d.Reserved), max(c.Pending, d.Pending)}
+}
+
+// Meter follows counters and their peaks.
+type Meter struct {
+	Now          Counts
+	Peak         Counts // each counter's own
+	AtPeakActive Counts // all, when Active first reached its peak
+}
+
+// Move changes the counters by one event; a free that completes at once is one event. It reports a new peak of Active.
+func (m *Meter) Move(d Counts) bool {
+	m.Now = m.Now.plus(d)
+	higher := m.Now.Active > m.Peak.Active
+	m.Peak = m.Peak.max(m.Now)
+	if higher {
+		m.AtPeakActive = m.Now
+	}
+	return higher
+}
+
+// The events of a block of size bytes of which requested were asked for, as changes of the counters.
+func Taken(requested, size int64) Counts {
+	return Counts{Requested: requested, Allocated: size, Active: size}
+}
+
+// Freed is a free that is requested and completes at once.
+func Freed(requested, size int64) Counts {
+	return Counts{Requested: -requested, Allocated: -size, Active: -size}
+}
+
+// Deferred is a free that is requested.
+func Deferred(size int64) Counts { return Counts{Allocated: -size, Pending: size} }
+
+// Completed is the end of a deferred free.
+func Completed(requested, size int64) Counts {
+	return Counts{Requested: -requested, Active: -size, Pending: -size}
+}
