@@ -30,12 +30,19 @@ func newStage(final string, replace bool) (*stage, error) {
 	if err := check(final); err != nil {
 		return nil, err
 	}
-	parent, base := filepath.Split(final)
-	if err := os.MkdirAll(filepath.Clean(parent), 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Dir(final), 0o777); err != nil {
 		return nil, err
 	}
-	s := &stage{final: final, tmp: filepath.Join(parent, "."+base+".partial"), replace: replace}
+	s := &stage{final: final, tmp: partialName(final), replace: replace}
 	return s, s.claim()
+}
+
+const partialSuffix = ".partial"
+
+// partialName is where a folder is made, beside its final name.
+func partialName(final string) string {
+	parent, base := filepath.Split(final)
+	return filepath.Join(parent, "."+base+partialSuffix)
 }
 
 // claim makes the folder in the making this process's, and empty. Another process that is writing there holds it by a

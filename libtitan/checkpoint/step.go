@@ -29,8 +29,8 @@ type Step struct {
 // StepDir is the folder of step n below a run's checkpoint folder, as torchtitan names it.
 func StepDir(folder string, n int) string { return filepath.Join(folder, "step-"+strconv.Itoa(n)) }
 
-// FindStep finds step want, or the Latest, among folder's step-N folders, by number. Only those with a .metadata count:
-// it is written last. Other names (step-30.tmp, step-5-mybackup) are no steps.
+// FindStep finds step want, or the Latest, among folder's step-N folders, by number. Only those with a .metadata count,
+// which is written last, or of Hugging Face's form. Other names (step-30.tmp, step-5-mybackup) are no steps.
 func FindStep(folder string, want int) (Step, error) {
 	complete, partial, err := steps(folder)
 	if err != nil {
@@ -61,7 +61,7 @@ func FindStep(folder string, want int) (Step, error) {
 	return s, nil
 }
 
-// steps lists the step numbers in folder, with a .metadata and without. A folder that is not there holds none.
+// steps lists the step numbers in folder, complete and not. A folder that is not there holds none.
 func steps(folder string) (complete, partial []int, err error) {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +76,7 @@ func steps(folder string) (complete, partial []int, err error) {
 		if !ok || err != nil || n < 0 || strconv.Itoa(n) != digits {
 			continue
 		}
-		if _, err := os.Stat(filepath.Join(folder, e.Name(), ".metadata")); err == nil {
+		if isComplete(filepath.Join(folder, e.Name())) {
 			complete = append(complete, n)
 		} else {
 			partial = append(partial, n)
@@ -85,6 +85,14 @@ func steps(folder string) (complete, partial []int, err error) {
 	slices.Sort(complete)
 	slices.Sort(partial)
 	return complete, partial, nil
+}
+
+// isComplete reports whether a step's folder is complete: a DCP folder, or one in Hugging Face's form.
+func isComplete(dir string) bool {
+	return slices.ContainsFunc([]string{".metadata", "model.safetensors.index.json", "model.safetensors"}, func(name string) bool {
+		_, err := os.Stat(filepath.Join(dir, name))
+		return err == nil
+	})
 }
 
 func there(complete []int) string {

@@ -12,6 +12,8 @@ import (
 	"titan/libtitan/tokenizer"
 )
 
+const numBytes = 256
+
 // dataset is the rows of a run's files.
 type dataset struct {
 	*data.Dataset
@@ -24,14 +26,15 @@ func (r *run) openData(ctx context.Context, paths, exclude []string, shuffle boo
 	var tok tokenizer.Tokenizer
 	var err error
 	if m.Data.Tokenizer == "" || m.Data.Tokenizer == "byte" {
-		tok, err = tokenizer.Byte(vocab)
+		// A smaller vocabulary has files of ids; the bytes of text would be refused as they are read.
+		tok, err = tokenizer.Byte(max(vocab, numBytes))
 	} else {
 		tok, err = tokenizer.Load(m.Data.Tokenizer)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if tok.VocabSize() > vocab {
+	if tok.VocabSize() > max(vocab, numBytes) {
 		return nil, exit.Input.Errorf("tokenizer %s: it has %d tokens, the model's vocabulary %d: plan a model with --vocab %d", m.Data.Tokenizer, tok.VocabSize(), vocab, tok.VocabSize())
 	}
 	d, err := data.Open(ctx, data.Options{

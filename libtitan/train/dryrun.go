@@ -37,7 +37,7 @@ func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w, text io.Wri
 		r.Log.Warn(warning)
 	}
 	for step := r.left.Step + 1; step <= m.Training.Steps; step++ {
-		fmt.Fprintf(w, "step: %2d  lr: %.6g\n", step, m.Optimizer.LR*schedule.Factor(step-1))
+		fmt.Fprintf(w, "step: %2d  lr: %.6g\n", step, m.Optimizer.LR*schedule.Factor(r.left.Epoch+step-1-r.left.Step))
 	}
 	for rank := range r.job.NumRanks() {
 		prog, err := r.job.Program(rank)

@@ -80,7 +80,7 @@ func Eval(ctx context.Context, m *manifest.Manifest, steps int, o Options) (Eval
 		return Evaluation{}, err
 	}
 	defer r.close()
-	if c := m.Checkpoint; r.from == nil || c.Folder != "" && r.left.Step == 0 && c.LoadStep == nil {
+	if c := m.Checkpoint; r.from == nil || c.Folder != "" && !r.found {
 		return Evaluation{}, exit.Input.Errorf("nothing to evaluate: no complete checkpoint under --checkpoint-dir %q; for weights alone give --checkpoint-dir '' and --initial-load-path DIR", c.Folder)
 	}
 	if r.held, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {

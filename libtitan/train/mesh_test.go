@@ -213,7 +213,7 @@ func savedAgain(t *testing.T, m *manifest.Manifest) string {
 			return err
 		}
 		ranks[c.Rank()], k.peers = k, ranks
-		return k.save(ctx)
+		return k.save(ctx, true)
 	}))
 	return checkpoint.StepDir(m.Checkpoint.Folder, r.left.Step)
 }

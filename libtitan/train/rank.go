@@ -28,6 +28,7 @@ type rank struct {
 	eval     *evaluator
 	schedule *optim.Schedule
 	pos      position
+	saver    saver
 }
 
 // state is what the optimizer works on, by FQN: all float32, all of what the rank holds of the parameter.
@@ -75,6 +76,9 @@ func (k *rank) loop(ctx, stop context.Context) error {
 	t := k.job.Manifest.Training
 	for k.pos.Step < t.Steps {
 		stopping, err := k.step(ctx, stop)
+		if err == nil {
+			err = k.saver.failed()
+		}
 		if err != nil {
 			return err
 		}
@@ -92,7 +96,7 @@ func (k *rank) loop(ctx, stop context.Context) error {
 			}
 		}
 		if k.due(last) {
-			if err := k.save(ctx); err != nil {
+			if err := k.save(ctx, last); err != nil {
 				return err
 			}
 		}
@@ -135,9 +139,9 @@ func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 	if err := k.finite(ctx, step, loss, norm); err != nil {
 		return false, err
 	}
-	factor := k.schedule.Factor(k.pos.Step)
-	k.update(step, factor, optim.ClipScale(norm, k.job.Manifest.Training.MaxNorm))
-	k.pos = position{step, k.pos.Tokens + int64(b.valid), k.pos.Rows + int64(b.rows)}
+	factor := k.schedule.Factor(k.pos.Epoch)
+	k.update(k.pos.Updates+1, factor, optim.ClipScale(norm, k.job.Manifest.Training.MaxNorm))
+	k.pos = k.pos.after(b)
 	if k.comm.Rank() == 0 {
 		err = k.report.step(record{
 			Step: step, Loss: loss, GradNorm: norm, LR: k.job.Manifest.Optimizer.LR * factor, BatchHash: b.hash,
@@ -204,36 +208,54 @@ func (k *rank) exchangeTied(ctx context.Context) error {
 
 // finite stops the run, on every rank and before any weight changes, when the loss or the norm is not finite.
 func (k *rank) finite(ctx context.Context, step int, loss, norm float64) error {
-	isFinite := func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 	if isFinite(loss) && isFinite(norm) {
 		return nil
 	}
-	// Every rank looks for the first bad tensor among its own; the lowest place in the model is named.
-	where := make([]float64, 2*len(k.job.Params))
+	what, err := k.firstBad(ctx, kind{"parameter", k.state.params}, kind{"gradient", k.state.grads})
+	if err != nil {
+		return err
+	}
+	why := "no parameter or gradient is"
+	if what != "" {
+		why = "the first bad one is " + what
+	}
+	return exit.No.Errorf("step %d: loss %v, grad_norm %v: not finite (%s); weights are unchanged and nothing was saved for this step", step, loss, norm, why)
+}
+
+// kind is one tensor a parameter.
+type kind struct {
+	name string
+	of   map[string][]float32 // by FQN
+}
+
+// firstBad names the first tensor that is not finite, by kind, then by its place in the model, on whatever rank; "" if
+// there is none. All ranks call it together.
+func (k *rank) firstBad(ctx context.Context, kinds ...kind) (string, error) {
+	n := len(k.job.Params)
+	where := make([]float64, len(kinds)*n)
 	for _, h := range k.held {
-		for j, list := range []map[string][]float32{k.state.params, k.state.grads} {
-			if h.First && !isFinite(k.engine.SumSquares(list[h.Param.FQN])) {
-				where[j*len(k.job.Params)+h.Index] = 1
+		for i, kind := range kinds {
+			if h.First && !isFinite(k.engine.SumSquares(kind.of[h.Param.FQN])) {
+				where[i*n+h.Index] = 1
 			}
 		}
 	}
 	if err := k.comm.Sum(ctx, where); err != nil {
-		return err
+		return "", err
 	}
-	first := "no parameter or gradient is"
 	for i, bad := range where {
 		if bad > 0 {
-			kind := [...]string{"parameter", "gradient"}[i/len(k.job.Params)]
-			first = fmt.Sprintf("the first bad one is the %s of %s", kind, k.job.Params[i%len(k.job.Params)].FQN)
-			break
+			return fmt.Sprintf("the %s of %s", kinds[i/n].name, k.job.Params[i%n].FQN), nil
 		}
 	}
-	return exit.No.Errorf("step %d: loss %v, grad_norm %v: not finite (%s); weights are unchanged and nothing was saved for this step", step, loss, norm, first)
+	return "", nil
 }
 
-// update applies AdamW to what this rank holds.
-func (k *rank) update(step int, factor, gradScale float64) {
-	s := optim.AdamW{Optimizer: *k.job.Manifest.Optimizer}.At(step, factor, gradScale)
+func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// update applies AdamW's update number n to what this rank holds.
+func (k *rank) update(n int, factor, gradScale float64) {
+	s := optim.AdamW{Optimizer: *k.job.Manifest.Optimizer}.At(n, factor, gradScale)
 	for _, h := range k.held {
 		fqn := h.Param.FQN
 		k.engine.AdamW(k.state.params[fqn], k.state.grads[fqn], k.state.m[fqn], k.state.v[fqn], cpu.AdamW(s))

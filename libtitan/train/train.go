@@ -83,7 +83,7 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 		}
 		ranks[c.Rank()] = k
 		k.peers = ranks
-		return k.loop(inner, ctx)
+		return k.endSave(k.loop(inner, ctx))
 	})
 }
 
@@ -93,6 +93,9 @@ type run struct {
 	job         *parallel.Job
 	engine      *cpu.Engine
 	from        *checkpoint.Reader // nil: the parameters come from the seed
+	found       bool               // from is a step of the checkpoint folder
+	resume      bool               // from's moments are loaded
+	stored      map[string]string  // from's names of what is loaded, by ours
 	left        position           // where from left off
 	train, held *dataset
 	report      *report
@@ -100,16 +103,12 @@ type run struct {
 	evaluating  bool                  // forward alone: no optimizer state is needed
 }
 
-// position is how far a run has come.
-type position struct {
-	Step   int   // optimizer steps done
-	Tokens int64 // seen, all labels counted
-	Rows   int64 // of data consumed: the one cursor, whatever the mesh
-}
-
 func open(m *manifest.Manifest, o Options, evaluating bool) (*run, error) {
 	job, err := parallel.New(m)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkSaving(m.Checkpoint); err != nil && !evaluating {
 		return nil, err
 	}
 	if m.Data == nil {
@@ -119,10 +118,7 @@ func open(m *manifest.Manifest, o Options, evaluating bool) (*run, error) {
 	if r.engine, err = cpu.New(o.CPU); err != nil {
 		return nil, exit.Usage.Wrap(err)
 	}
-	if r.from, r.left, err = r.find(m.Checkpoint); err != nil {
-		return nil, err
-	}
-	return r, nil
+	return r, r.find(m.Checkpoint)
 }
 
 // start runs f for each rank of this process: all of them, or the one that a launcher made it. Before f, the ranks

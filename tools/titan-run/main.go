@@ -33,13 +33,13 @@ func tool() app.Tool {
 		About: "Reads a manifest, trains to its last step, and passes the manifest on with what it was given. " +
 			"A run whose checkpoint folder holds a step goes on from there.",
 		Example:  example,
-		Flags:    append(run.job(), run.training()...),
+		Flags:    slices.Concat(run.job(), run.loading(), run.training(), run.saving()),
 		Run:      func(ctx context.Context, e *app.Env) error { return trainVerb(ctx, e, &run) },
 		Manifest: true,
 		Verbs: []app.Verb{{
 			Name: "eval", Usage: "print the loss of a checkpoint on data",
 			Example:  "titan-run eval -i trained.json --data held-out.txt",
-			Flags:    append(eval.job(), eval.evaluation()...),
+			Flags:    slices.Concat(eval.job(), eval.loading(), eval.evaluation()),
 			Run:      func(ctx context.Context, e *app.Env) error { return evalVerb(ctx, e, &eval) },
 			Manifest: true,
 		}},
@@ -49,11 +49,13 @@ func tool() app.Tool {
 // flags are the command line: what goes into the manifest, and what is of this run alone.
 type flags struct {
 	paths, exclude, held   []string
+	excluded               []string
 	checkpoint             manifest.Checkpoint
 	data                   manifest.Data
 	steps, loadStep        int
 	seed                   uint64
 	dtype, device, metrics string
+	async                  string
 	ac                     string
 	dryRun, deterministic  bool
 	batches                int
@@ -67,9 +69,6 @@ func (f *flags) job() []cli.Flag {
 		app.Texts(&f.paths, "learn from `FILE`, folder or glob (repeatable; ** is any depth)", "data"),
 		app.Texts(&f.exclude, "leave out what `GLOB` matches (repeatable)", "exclude"),
 		app.Text(&f.data.Tokenizer, "byte, or a Hugging Face tokenizer.json `FILE`", "tokenizer"),
-		app.Text(&f.checkpoint.Folder, "`DIR` of the step-N folders", "checkpoint-dir"),
-		app.Count(&f.loadStep, "start from `step` N of the folder instead of the newest", "load-step"),
-		app.Text(&f.checkpoint.InitialLoadPath, "start from the weights in `DIR` where the folder has no step", "initial-load-path"),
 		app.Choice(&f.dtype, []string{"float32", "bfloat16"}, "type computed in", "dtype"),
 		app.Choice(&f.device, []string{"cpu"}, "device", "device"),
 		app.Choice(&f.options.Comm, []string{"local", "mpi"}, "how ranks talk: all in this process, or one a process over Open MPI (default: as it was started)", "comm"),
@@ -85,7 +84,6 @@ func (f *flags) training() []cli.Flag {
 		app.Count(&f.seed, "seed of the data's order, and of the weights where no checkpoint is given", "seed"),
 		app.Switch(&f.data.Sequential, "take the rows in the files' order", "sequential"),
 		app.Switch(&f.options.FreshData, "begin the data at its first row, whatever the checkpoint says", "fresh-data"),
-		app.Count(&f.checkpoint.Interval, "save every N `steps`, and at the end", "checkpoint-interval"),
 		app.Texts(&f.held, "validate on `FILE`, folder or glob (repeatable)", "validation-data"),
 		app.Count(&f.data.ValidationInterval, "validate every N `steps`", "validation-interval"),
 		app.Count(&f.data.ValidationSteps, "validate on N `batches` (default: all)", "validation-steps"),
@@ -135,10 +133,6 @@ func (f *flags) apply(e *app.Env) func(*manifest.Manifest) error {
 			{"validation-data", func() { m.Data.ValidationPaths = f.held }},
 			{"validation-interval", func() { m.Data.ValidationInterval = f.data.ValidationInterval }},
 			{"validation-steps", func() { m.Data.ValidationSteps = f.data.ValidationSteps }},
-			{"checkpoint-dir", func() { m.Checkpoint.Folder = f.checkpoint.Folder }},
-			{"checkpoint-interval", func() { m.Checkpoint.Interval = f.checkpoint.Interval }},
-			{"load-step", func() { m.Checkpoint.LoadStep = &f.loadStep }},
-			{"initial-load-path", func() { m.Checkpoint.InitialLoadPath = f.checkpoint.InitialLoadPath }},
 			{"dtype", func() { m.Training.MixedPrecisionParam = f.dtype }},
 			{"steps", func() { m.Training.Steps = f.steps }},
 			{"seed", func() { m.Training.Seed = f.seed }},
@@ -146,6 +140,12 @@ func (f *flags) apply(e *app.Env) func(*manifest.Manifest) error {
 			if e.Given(set.flag) {
 				set.do()
 			}
+		}
+		if err := f.applySaving(e.Given, m.Checkpoint); err != nil {
+			return err
+		}
+		if f.options.GradNorms && f.metrics == "" {
+			return exit.Usage.Errorf("--grad-norms: they stand in the metrics: name a file with --metrics FILE")
 		}
 		if m.Data.Tokenizer == "" {
 			m.Data.Tokenizer = "byte"
@@ -174,7 +174,7 @@ func (f *flags) join(e *app.Env) error {
 	}
 	if launch.Rank != 0 {
 		e.Silence()
-		f.metrics, f.options.TensorBoard = "", ""
+		f.metrics, f.options.TensorBoard, f.options.GradNorms = "", "", false
 	}
 	return nil
 }
@@ -210,10 +210,11 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	if err != nil {
 		return err
 	}
+	m.Checkpoint.LoadStep, m.Checkpoint.ExcludeFromLoading = nil, nil // the next run begins where this one ended
 	if err := e.WriteManifest(m); err != nil {
 		return err
 	}
-	if m.Checkpoint.Folder != "" {
+	if c := m.Checkpoint; c.Folder != "" && !c.LoadOnly && !c.LastSaveModelOnly {
 		e.Log.Info(fmt.Sprintf("go on with: titan-run -i %s --steps %d", cmp.Or(e.OutFile(), "THIS_MANIFEST"), 2*m.Training.Steps))
 	}
 	return nil
