@@ -39,7 +39,7 @@ func smallFolder(t testing.TB, edit func(*writePlan)) string {
 		require.NoError(t, err)
 		edit(plan)
 		var b bytes.Buffer
-		require.NoError(t, writeMetadata(&b, plan.state, plan.files))
+		require.NoError(t, writeMetadata(&b, plan.state, plan.files, nil))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, ".metadata"), b.Bytes(), 0o666))
 	}
 	return dir

@@ -53,7 +53,7 @@ func BenchmarkParseMetadata(b *testing.B) {
 	plan, err := newWritePlan(&s)
 	require.NoError(b, err)
 	var buf bytes.Buffer
-	require.NoError(b, writeMetadata(&buf, plan.state, plan.files))
+	require.NoError(b, writeMetadata(&buf, plan.state, plan.files, nil))
 	data := buf.String()
 	b.SetBytes(int64(len(data)))
 	b.ResetTimer()

@@ -69,3 +69,13 @@ func objectPickle(v any) ([]byte, error) {
 	err := e.Stop()
 	return b.Bytes(), err
 }
+
+// objectZip is a plain Python value as a torch.save zip.
+func objectZip(v any) ([]byte, error) {
+	pkl, err := objectPickle(v)
+	if err != nil {
+		return nil, err
+	}
+	zip := newZipItem(pkl, -1)
+	return append(zip.head, zip.tail(0)...), nil
+}

@@ -16,7 +16,7 @@ const (
 
 // writeMetadata writes the .metadata of a layout: protocol 2, which every PyTorch 2.x reads, with the attributes that
 // newer versions look for and older ones ignore.
-func writeMetadata(w io.Writer, s *State, files []*outFile) error {
+func writeMetadata(w io.Writer, s *State, files []*outFile, transforms []string) error {
 	e := metaEncoder{pickle.NewEncoder(w, 2)}
 	e.object(metadataModule, "Metadata")
 	e.Op('}')
@@ -40,7 +40,7 @@ func writeMetadata(w io.Writer, s *State, files []*outFile) error {
 	e.dict(len(files), func() {
 		for _, f := range files {
 			for _, it := range f.items {
-				e.storage(it)
+				e.storage(it, transforms)
 			}
 		}
 	})
@@ -140,7 +140,7 @@ func (e metaEncoder) planner(s *State) error {
 }
 
 // storage pushes a MetadataIndex and its _StorageInfo.
-func (e metaEncoder) storage(it *writeItem) {
+func (e metaEncoder) storage(it *writeItem, transforms []string) {
 	e.object(metadataModule, "MetadataIndex")
 	e.dict(3, func() {
 		e.Str("fqn")
@@ -162,7 +162,15 @@ func (e metaEncoder) storage(it *writeItem) {
 		e.Str("offset")
 		e.Int(it.offset)
 		e.Str("length")
-		e.Int(it.zip.size())
+		e.Int(it.length)
+		if transforms != nil {
+			e.Str("transform_descriptors")
+			e.Op(']', '(')
+			for _, t := range transforms {
+				e.Str(t)
+			}
+			e.Op('e')
+		}
 	})
 	e.Op('b')
 }
@@ -188,7 +196,7 @@ func saveID(files []*outFile) string {
 	h := sha256.New()
 	for _, f := range files {
 		for _, it := range f.items {
-			fmt.Fprintf(h, "%q %s %d %d %08x\n", it.fqn, f.name, it.offset, it.zip.size(), it.crc)
+			fmt.Fprintf(h, "%q %s %d %d %08x\n", it.fqn, f.name, it.offset, it.length, it.crc)
 		}
 	}
 	u := h.Sum(nil)[:16]

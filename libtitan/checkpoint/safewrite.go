@@ -1,17 +1,19 @@
 package checkpoint
 
 import (
-	"bufio"
 	"cmp"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"titan/libtitan/dtype"
+	"titan/libtitan/exit"
 )
 
 // SafeSource is a tensor to write: Fill gives its row-major little-endian bytes.
@@ -22,36 +24,58 @@ type SafeSource struct {
 	Fill  Fill
 }
 
-// WriteSafetensors makes path a safetensors file, whole or not at all, laid out as the format's own library does: the
-// widest elements first, then by name, the header padded to 8 bytes.
+// bytes is the size of a tensor that was checked.
+func (t *SafeSource) bytes() int64 {
+	n, _ := byteSize(t.Shape, t.DType.Size())
+	return n
+}
+
+// WriteSafetensors makes path a safetensors file, whole or not at all.
 func WriteSafetensors(path string, tensors []SafeSource, metadata map[string]string) error {
+	return writeSafeFile(context.Background(), path, tensors, metadata, WriteOptions{})
+}
+
+// writeSafeFile writes beside path and renames.
+func writeSafeFile(ctx context.Context, path string, tensors []SafeSource, metadata map[string]string, o WriteOptions) error {
+	f, err := planSafe(tensors, metadata)
+	if err != nil {
+		return fmt.Errorf("safetensors %s: %w", path, err)
+	}
+	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".partial")
+	if err = writeSafes(ctx, []*safePlan{f}, []string{temp}, o); err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err == nil {
+		err = syncPath(filepath.Dir(path))
+	}
+	if err != nil {
+		os.Remove(temp)
+	}
+	return err
+}
+
+// safePlan is a file with every byte's place decided.
+type safePlan struct {
+	header  []byte // with its length before it
+	tensors []SafeSource
+	file    *os.File
+}
+
+// planSafe lays a file out as the format's own library does: the widest elements first, then by name, the header padded
+// to 8 bytes.
+func planSafe(tensors []SafeSource, metadata map[string]string) (*safePlan, error) {
 	tensors = slices.Clone(tensors)
 	slices.SortStableFunc(tensors, func(a, b SafeSource) int {
 		return cmp.Or(cmp.Compare(b.DType.Size(), a.DType.Size()), cmp.Compare(a.Name, b.Name))
 	})
 	header, err := safeHeader(tensors, metadata)
 	if err != nil {
-		return fmt.Errorf("safetensors %s: %w", path, err)
+		return nil, err
 	}
-	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".partial")
-	f, err := os.Create(temp)
-	if err != nil {
-		return err
+	if len(header) > maxSafeHeader {
+		return nil, exit.Input.Errorf("a header of %d bytes, where the format allows %d: write more files (--max-shard-size)", len(header), maxSafeHeader)
 	}
-	err = writeSafe(f, header, tensors)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err2 := f.Close(); err == nil {
-		err = err2
-	}
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
-	if err != nil {
-		os.Remove(temp)
-	}
-	return err
+	return &safePlan{header: append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...), tensors: tensors}, nil
 }
 
 func safeHeader(tensors []SafeSource, metadata map[string]string) ([]byte, error) {
@@ -76,10 +100,11 @@ func safeHeader(tensors []SafeSource, metadata map[string]string) ([]byte, error
 		}
 	}
 	at := int64(0)
-	for _, t := range tensors {
+	for i := range tensors {
+		t := &tensors[i]
 		n, err := byteSize(t.Shape, t.DType.Size())
 		if err == nil && t.DType.Safetensors() == "" {
-			err = fmt.Errorf("the format has no dtype %s", t.DType)
+			err = exit.Input.Errorf("the format has no dtype %s", t.DType)
 		}
 		if err == nil {
 			err = add(t.Name, entry{t.DType.Safetensors(), append([]int64{}, t.Shape...), [2]int64{at, at + n}})
@@ -96,25 +121,84 @@ func safeHeader(tensors []SafeSource, metadata map[string]string) ([]byte, error
 	return b, nil
 }
 
-func writeSafe(f io.Writer, header []byte, tensors []SafeSource) error {
-	w := bufio.NewWriterSize(f, 1<<16)
-	w.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(header))))
-	w.Write(header)
-	buf := make([]byte, maxBlock)
-	for _, t := range tensors {
-		n, err := byteSize(t.Shape, t.DType.Size())
-		if err != nil {
+// safeBlock is a range of one tensor's bytes and its place in a file.
+type safeBlock struct {
+	file   *os.File
+	tensor *SafeSource
+	off, n int64 // in the tensor
+	at     int64 // in the file
+}
+
+// writeSafes writes and flushes files, several blocks at a time.
+func writeSafes(ctx context.Context, plans []*safePlan, paths []string, o WriteOptions) (err error) {
+	for i, p := range plans {
+		if p.file, err = os.Create(paths[i]); err != nil {
 			return err
 		}
-		for at := int64(0); at < n; at += maxBlock {
-			b := buf[:min(maxBlock, n-at)]
-			if err := t.Fill(b, at); err != nil {
-				return fmt.Errorf("safetensors: %s: %w", t.Name, err)
-			}
-			if _, err := w.Write(b); err != nil {
+		defer p.file.Close() // flushed before, where it matters
+		if _, err := p.file.Write(p.header); err != nil {
+			return err
+		}
+	}
+	if err := writeSafeBlocks(ctx, plans, o); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(16)
+	for _, p := range plans {
+		g.Go(func() error { return cmp.Or(ctx.Err(), p.file.Sync()) })
+	}
+	return g.Wait()
+}
+
+func writeSafeBlocks(ctx context.Context, plans []*safePlan, o WriteOptions) error {
+	g, ctx := errgroup.WithContext(ctx)
+	blocks := make(chan safeBlock, 4*o.jobs())
+	size := o.blockSize()
+	g.Go(func() error {
+		defer close(blocks)
+		for _, p := range plans {
+			if err := p.feed(ctx, blocks, size); err != nil {
 				return err
 			}
 		}
+		return nil
+	})
+	for range o.jobs() {
+		g.Go(func() error {
+			buf := make([]byte, size)
+			for b := range blocks {
+				if err := b.write(buf); err != nil {
+					return fmt.Errorf("safetensors: writing %s: %w", b.tensor.Name, err)
+				}
+				report(o.Progress, int(b.n))
+			}
+			return nil
+		})
 	}
-	return w.Flush()
+	return g.Wait()
+}
+
+func (p *safePlan) feed(ctx context.Context, blocks chan<- safeBlock, size int64) error {
+	at := int64(len(p.header))
+	for i := range p.tensors {
+		t := &p.tensors[i]
+		for off := int64(0); off < t.bytes(); off += size {
+			select {
+			case blocks <- safeBlock{p.file, t, off, min(size, t.bytes()-off), at + off}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		at += t.bytes()
+	}
+	return nil
+}
+
+func (b safeBlock) write(buf []byte) error {
+	if err := b.tensor.Fill(buf[:b.n], b.off); err != nil {
+		return err
+	}
+	_, err := b.file.WriteAt(buf[:b.n], b.at)
+	return err
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
+const zstdTransform = "stream.zstd/1"
+
 const zipOverhead = 64 << 10 // what a tensor's item may hold beside its data
 
 // untransform undoes an item's stream transforms, in order; the result may be limit bytes long.

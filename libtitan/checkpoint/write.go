@@ -14,6 +14,7 @@ import (
 type WriteOptions struct {
 	MaxMemory int64             // for buffers, in bytes; 0 means 256 MiB
 	Jobs      int               // goroutines that fill and write; 0 means one a CPU
+	Compress  bool              // a DCP folder's items are zstd frames, which torch reads from 2.8 on
 	Replace   bool              // an existing folder gives way, once the new one is whole
 	Progress  func(bytes int64) // so many more bytes are written; called from several goroutines
 }
@@ -65,6 +66,7 @@ type writeItem struct {
 	index  int    // of the chunk in its tensor
 	file   *outFile
 	offset int64
+	length int64 // in the file
 	zip    zipItem
 
 	crc    uint32 // of the chunk's data
@@ -115,8 +117,8 @@ func (p *writePlan) place(it *writeItem, rank int) {
 		p.byRank[rank] = f
 		p.files = append(p.files, f)
 	}
-	it.file, it.offset = f, f.size
-	f.size += it.zip.size()
+	it.file, it.offset, it.length = f, f.size, it.zip.size()
+	f.size += it.length
 	f.items = append(f.items, it)
 }
 
@@ -129,13 +131,21 @@ func (p *writePlan) write(ctx context.Context, dir string, o WriteOptions) error
 			return err
 		}
 	}
-	if err := p.writeItems(ctx, o); err != nil {
+	fill := p.writeItems
+	if o.Compress {
+		fill = p.compressItems
+	}
+	if err := fill(ctx, o); err != nil {
 		return err
 	}
 	if err := p.sync(ctx); err != nil {
 		return err
 	}
-	return p.writeMetadata(filepath.Join(dir, ".metadata"))
+	var transforms []string
+	if o.Compress {
+		transforms = []string{zstdTransform}
+	}
+	return p.writeMetadata(filepath.Join(dir, ".metadata"), transforms)
 }
 
 func (p *writePlan) close() {
@@ -160,12 +170,12 @@ func (p *writePlan) sync(ctx context.Context) error {
 	return g.Wait()
 }
 
-func (p *writePlan) writeMetadata(path string) error {
+func (p *writePlan) writeMetadata(path string, transforms []string) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	err = writeMetadata(f, p.state, p.files)
+	err = writeMetadata(f, p.state, p.files, transforms)
 	if err == nil {
 		err = f.Sync()
 	}

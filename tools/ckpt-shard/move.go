@@ -1,0 +1,104 @@
+package main
+
+import (
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"titan/libtitan/checkpoint"
+	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
+	"titan/libtitan/model/llama3"
+	"titan/tools/internal/app"
+)
+
+// moveFlags are the flags of every verb that writes a checkpoint.
+func moveFlags(o *checkpoint.MoveOptions) []cli.Flag {
+	o.MaxMemory = 256 << 20
+	return []cli.Flag{
+		app.Bytes(&o.MaxMemory, "memory for buffers", "max-memory"),
+		app.Count(&o.Jobs, "move N `blocks` at a time (default: one a core)", "jobs", "j"),
+		app.Switch(&o.Replace, "replace a checkpoint that stands where OUT goes, once the new one is whole", "force"),
+		app.Switch(&o.KeepNames, "leave names as they are: no wrapper parts stripped, none converted", "keep-names"),
+	}
+}
+
+// moving lets a verb tell what it does; call the function that it returns at the end.
+func moving(e *app.Env, name string, o *checkpoint.MoveOptions) (end func()) {
+	var bar *app.Bar
+	o.Note = func(s string) { e.Log.Info(s) }
+	o.Begin = func(total int64) func(int64) {
+		bar = e.Bytes(name, total)
+		return bar.Add
+	}
+	return func() { bar.Close() }
+}
+
+// layoutFlags say how a DCP folder is cut.
+type layoutFlags struct {
+	world            int
+	manifest, layout string
+}
+
+func (f *layoutFlags) flags() []cli.Flag {
+	return []cli.Flag{
+		app.Count(&f.world, "cut every tensor by rows over N `ranks`", "world-size", "ranks", "n"),
+		app.Text(&f.manifest, "cut by the mesh and stages of a manifest `FILE`", "manifest", "m"),
+		app.Text(&f.layout, "cut by `DEGREES` such as dp_shard=4,tp=2; they override the manifest's", "layout"),
+	}
+}
+
+// layout is what the flags say; nil: nothing.
+func (f *layoutFlags) get() (*checkpoint.Layout, error) {
+	switch {
+	case f.world != 0 && f.manifest+f.layout != "":
+		return nil, exit.Usage.Errorf("--world-size cuts by rows alone: give it, or --manifest and --layout")
+	case f.world != 0:
+		return checkpoint.WorldLayout(f.world)
+	case f.manifest == "" && f.layout == "":
+		return nil, nil
+	case f.manifest == "":
+		one, err := checkpoint.WorldLayout(1)
+		if err != nil {
+			return nil, err
+		}
+		return one.With(f.layout)
+	}
+	m, err := readManifest(f.manifest)
+	if err != nil {
+		return nil, err
+	}
+	return checkpoint.ManifestLayout(m, f.layout)
+}
+
+// readManifest reads and checks a manifest.
+func readManifest(path string) (*manifest.Manifest, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	m, err := manifest.Read(f)
+	if err == nil {
+		err = manifest.Validate(m)
+	}
+	if err != nil {
+		return nil, exit.Input.Errorf("%s: %w", path, err)
+	}
+	return m, nil
+}
+
+// readModel finds the model that --model names: a preset, or a config.json.
+func readModel(name string) (*llama3.Config, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		p, err := llama3.Find(name)
+		return &p.Config, err
+	}
+	defer f.Close()
+	c, err := llama3.ReadHuggingFace(f)
+	if err != nil {
+		return nil, exit.Input.Errorf("%s: %w", name, err)
+	}
+	return &c, nil
+}
