@@ -121,6 +121,7 @@ func (k *rank) addObjects(s *checkpoint.State) {
 	add("lr_scheduler", "last_epoch", int64(k.pos.Epoch))
 	add("lr_scheduler", "_step_count", int64(k.pos.Epoch+1))
 	add("lr_scheduler", "_get_lr_called_within_step", false)
+	add("lr_scheduler", "_is_initial", false)
 	add("lr_scheduler", "_last_lr", list(lr))
 	add("train_state", "step", int64(k.pos.Step))
 	add("train_state", "ntokens_seen", k.pos.Tokens)
