@@ -8,7 +8,11 @@ import (
 )
 
 // faults checks what the metadata promises: files that are there and long enough, tensors that are covered once.
-func (r *Reader) faults() []error { return append(r.fileFaults(), r.tilingFaults()...) }
+func (r *Reader) faults() []error {
+	tiling := make(chan []error)
+	go func() { tiling <- r.tilingFaults() }()
+	return append(r.fileFaults(), <-tiling...)
+}
 
 func (r *Reader) tilingFaults() []error {
 	var faults []error
@@ -41,8 +45,11 @@ func (r *Reader) spans() map[string][]span {
 			out[at.path] = append(out[at.path], span{it.FQN, at})
 		}
 	}
+	byOffset := func(a, b span) int { return cmp.Compare(a.at.offset, b.at.offset) }
 	for _, s := range out {
-		slices.SortStableFunc(s, func(a, b span) int { return cmp.Compare(a.at.offset, b.at.offset) })
+		if !slices.IsSortedFunc(s, byOffset) {
+			slices.SortStableFunc(s, byOffset)
+		}
 	}
 	return out
 }

@@ -135,8 +135,11 @@ func torchName(name string) (any, bool) {
 	switch name {
 	case "Size":
 		return pickle.Func(func(args pickle.Tuple) (any, error) {
-			if _, err := newSize(args); err != nil {
-				return nil, err
+			if len(args) != 1 {
+				return nil, errors.New("torch.Size takes one tuple")
+			}
+			if _, ok := ints(args[0]); !ok {
+				return nil, errors.New("torch.Size of something else than integers")
 			}
 			return args[0], nil
 		}), true

@@ -1,262 +1,258 @@
 package checkpoint
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"titan/libtitan/dtype"
-	"titan/libtitan/pickle"
 )
 
-// The classes of a .metadata, as the unpickler builds them. Fields that this package has no use for are dropped,
-// known or not: newer versions add some.
+// The classes of a .metadata. Fields that this package has no use for are dropped, known or not: newer versions add
+// some.
 
-// record is an instance whose fields stay as they are.
-type record struct {
-	class string
-	state *pickle.Dict
+type metaClassID int32
+
+const (
+	metadataClass   metaClassID = iota
+	tensorClass                 // TensorStorageMetadata
+	chunkClass                  // ChunkStorageMetadata
+	propertiesClass             // TensorProperties
+	indexClass                  // MetadataIndex
+	storageClassID              // _StorageInfo
+	bytesClass                  // BytesStorageMetadata
+	otherClass                  // StorageMeta
+)
+
+type metaFuncID int32
+
+const (
+	torchSizeFunc metaFuncID = iota
+	ignoredFunc              // makes a value that nothing here reads
+)
+
+// metaObjects are the instances, by class. Values in them point into the machine's tables.
+type metaObjects struct {
+	tops       []metaTop
+	tensors    []metaTensor
+	chunks     []metaChunk
+	properties []dtype.DType
+	indices    []metaIndex
+	storages   []metaStorage
 }
 
-func (r *record) Build(state any) error {
-	if d, ok := state.(*pickle.Dict); ok {
-		r.state = d
+type metaTop struct{ items, planner, storage metaValue }
+
+type metaTensor struct {
+	dtype  dtype.DType
+	size   metaValue
+	chunks metaValue // a list
+}
+
+// metaRun is a run of ints.
+type metaRun struct{ at, n int32 }
+
+type metaChunk struct{ offsets, sizes metaRun }
+
+type metaIndex struct {
+	fqn    int32 // place in strs, -1 if missing
+	hint   int32 // where the chunk may stand among its tensor's; -1 if unknown
+	tensor bool  // whether there is an offset: a bytes item has none
+	offset metaRun
+}
+
+type metaStorage struct {
+	path           int32 // place in strs, -1 if missing
+	transforms     int32 // place in lists, -1 for none
+	offset, length int64
+}
+
+// add makes an instance and says where it stands in its table.
+func (o *metaObjects) add(class metaClassID) int64 {
+	switch class {
+	case metadataClass:
+		o.tops = append(o.tops, metaTop{})
+		return int64(len(o.tops) - 1)
+	case tensorClass:
+		o.tensors = append(o.tensors, metaTensor{})
+		return int64(len(o.tensors) - 1)
+	case chunkClass:
+		o.chunks = append(o.chunks, metaChunk{})
+		return int64(len(o.chunks) - 1)
+	case propertiesClass:
+		o.properties = append(o.properties, dtype.Invalid)
+		return int64(len(o.properties) - 1)
+	case indexClass:
+		o.indices = append(o.indices, metaIndex{fqn: -1, hint: -1})
+		return int64(len(o.indices) - 1)
+	case storageClassID:
+		o.storages = append(o.storages, metaStorage{path: -1, transforms: -1})
+		return int64(len(o.storages) - 1)
 	}
-	return nil
+	return 0
 }
 
-func (r *record) dict(field string) *pickle.Dict {
-	if r.state == nil {
+// setState gives an instance its fields.
+func (m *metaMachine) setState(class metaClassID, n int, state metaValue) error {
+	switch class {
+	case propertiesClass:
+		return m.setProperties(n, state)
+	case bytesClass, otherClass:
 		return nil
 	}
-	v, _ := r.state.Get(field)
-	d, _ := v.(*pickle.Dict)
-	return d
-}
-
-// torchSize is a torch.Size.
-type torchSize []int64
-
-// propertiesState is a TensorProperties, of which the dtype counts.
-type propertiesState struct{ dtype dtype.DType }
-
-func (p *propertiesState) Build(state any) error {
-	t, ok := state.(pickle.Tuple)
-	if !ok || len(t) == 0 {
-		return errors.New("TensorProperties without its tuple")
+	if state.kind != metaDict {
+		return fmt.Errorf("%s without a dict of fields", metaClassNames[class])
 	}
-	dt, ok := t[0].(dtype.DType)
-	if !ok {
-		return errors.New("TensorProperties without a dtype")
+	fields := m.dicts[state.n].items
+	for i := 0; i < len(fields); i += 2 {
+		if fields[i].kind != metaStr {
+			return fmt.Errorf("%s: a field's name is no string", metaClassNames[class])
+		}
+		if name := m.strs[fields[i].n]; !m.setField(class, n, name, fields[i+1]) {
+			return fmt.Errorf("%s: field %.100q has another type than expected", metaClassNames[class], name)
+		}
 	}
-	p.dtype = dt
 	return nil
 }
 
-// tensorState is a TensorStorageMetadata.
-type tensorState struct {
-	dtype  dtype.DType
-	size   []int64
-	chunks []Box
-}
-
-func (t *tensorState) Build(state any) error {
-	return fields(state, "TensorStorageMetadata", func(name string, v any) (ok bool) {
-		switch name {
-		case "properties":
-			var p *propertiesState
-			if p, ok = v.(*propertiesState); ok {
-				t.dtype = p.dtype
-			}
-		case "size":
-			t.size, ok = v.(torchSize)
-		case "chunks":
-			var list *pickle.List
-			if list, ok = v.(*pickle.List); ok {
-				t.chunks, ok = boxes(list)
-			}
-		default:
-			return true
-		}
-		return ok
-	})
-}
-
-func boxes(list *pickle.List) ([]Box, bool) {
-	out := make([]Box, len(list.Items))
-	for i, v := range list.Items {
-		c, ok := v.(*chunkState)
-		if !ok {
-			return nil, false
-		}
-		out[i] = c.Box
-	}
-	return out, true
-}
-
-// chunkState is a ChunkStorageMetadata.
-type chunkState struct{ Box }
-
-func (c *chunkState) Build(state any) error {
-	return fields(state, "ChunkStorageMetadata", func(name string, v any) (ok bool) {
+// setField reports whether v has the field's type. A field that is not known fits.
+func (m *metaMachine) setField(class metaClassID, n int, name string, v metaValue) bool {
+	switch class {
+	case metadataClass:
+		return m.tops[n].set(name, v)
+	case tensorClass:
+		return m.setTensor(&m.tensors[n], name, v)
+	case chunkClass:
+		c := &m.chunks[n]
 		switch name {
 		case "offsets":
-			c.Offsets, ok = v.(torchSize)
+			c.offsets = v.run()
+			return v.kind == metaSize
 		case "sizes":
-			c.Sizes, ok = v.(torchSize)
-		default:
-			return true
+			c.sizes = v.run()
+			return v.kind == metaSize
 		}
-		return ok
-	})
+	case indexClass:
+		return m.indices[n].set(name, v)
+	case storageClassID:
+		return m.storages[n].set(name, v)
+	}
+	return true
 }
 
-// indexState is a MetadataIndex: a name, and for a tensor's chunk its offsets.
-type indexState struct {
-	fqn string
-	key string // offsetKey of the offsets
+func (v metaValue) run() metaRun { return metaRun{int32(v.n), v.size} }
+
+func (t *metaTop) set(name string, v metaValue) bool {
+	switch name {
+	case "state_dict_metadata":
+		t.items = v
+	case "planner_data":
+		t.planner = v
+	case "storage_data":
+		t.storage = v
+	}
+	return true
 }
 
-func (x *indexState) Build(state any) error {
-	x.key = noOffset
-	return fields(state, "MetadataIndex", func(name string, v any) (ok bool) {
-		switch name {
-		case "fqn":
-			x.fqn, ok = v.(string)
-		case "offset":
-			var size torchSize
-			if size, ok = v.(torchSize); ok {
-				x.key = offsetKey(size)
-			}
-			ok = ok || v == nil
-		default:
-			return true
+func (m *metaMachine) setTensor(t *metaTensor, name string, v metaValue) bool {
+	switch name {
+	case "properties":
+		if v.kind != metaObject || metaClassID(v.size) != propertiesClass {
+			return false
 		}
-		return ok
-	})
+		t.dtype = m.properties[v.n]
+	case "size":
+		t.size = v
+		return v.kind == metaSize
+	case "chunks":
+		t.chunks = v
+		return v.kind == metaList
+	}
+	return true
 }
 
-const noOffset = "bytes"
-
-// offsetKey is offsets as a map key: 8 bytes each, so never noOffset's 5.
-func offsetKey(offsets []int64) string {
-	b := make([]byte, 0, 64)
-	for _, n := range offsets {
-		b = binary.LittleEndian.AppendUint64(b, uint64(n))
+// setProperties takes the dtype of (dtype, layout, requires_grad, memory format, pin_memory).
+func (m *metaMachine) setProperties(n int, state metaValue) error {
+	if state.kind != metaTuple || state.size == 0 {
+		return errors.New("TensorProperties without its tuple")
 	}
-	return string(b)
-}
-
-// storageState is a _StorageInfo.
-type storageState struct{ location }
-
-func (s *storageState) Build(state any) error {
-	return fields(state, "_StorageInfo", func(name string, v any) (ok bool) {
-		switch name {
-		case "relative_path":
-			s.path, ok = v.(string)
-		case "offset":
-			s.offset, ok = v.(int64)
-		case "length":
-			s.length, ok = v.(int64)
-		case "transform_descriptors":
-			s.transforms, ok = descriptors(v)
-		default:
-			return true
-		}
-		return ok
-	})
-}
-
-func descriptors(v any) ([]string, bool) {
-	if v == nil {
-		return nil, true
+	v := m.tuples[state.n]
+	if v.kind != metaDType {
+		return errors.New("TensorProperties without a dtype")
 	}
-	list, ok := v.(*pickle.List)
-	if !ok {
-		return nil, false
-	}
-	var out []string
-	for _, item := range list.Items {
-		s, ok := item.(string)
-		if !ok {
-			return nil, false
-		}
-		out = append(out, s)
-	}
-	return out, true
-}
-
-// fields calls set for each field of a dataclass's state; set reports whether the value has the field's type.
-func fields(state any, class string, set func(name string, v any) bool) error {
-	d, ok := state.(*pickle.Dict)
-	if !ok {
-		return fmt.Errorf("%s without a dict of fields", class)
-	}
-	for _, p := range d.Pairs {
-		name, ok := p.Key.(string)
-		if !ok || !set(name, p.Value) {
-			return fmt.Errorf("%s: field %.100q has another type than expected", class, name)
-		}
-	}
+	m.properties[n] = dtype.DType(v.n)
 	return nil
 }
 
-// metadataGlobals knows the names that PyTorch 1.13 to 2.14 put in a .metadata.
-func metadataGlobals(module, name string) (any, bool) {
+func (x *metaIndex) set(name string, v metaValue) bool {
+	switch name {
+	case "fqn":
+		x.fqn = int32(v.n)
+		return v.kind == metaStr
+	case "index":
+		if v.kind == metaInt && v.n == int64(int32(v.n)) {
+			x.hint = int32(v.n)
+		}
+	case "offset":
+		if x.tensor = v.kind == metaSize; x.tensor {
+			x.offset = v.run()
+		}
+		return x.tensor || v.kind == metaNone
+	}
+	return true
+}
+
+func (s *metaStorage) set(name string, v metaValue) bool {
+	switch name {
+	case "relative_path":
+		s.path = int32(v.n)
+		return v.kind == metaStr
+	case "offset":
+		s.offset = v.n
+		return v.kind == metaInt
+	case "length":
+		s.length = v.n
+		return v.kind == metaInt
+	case "transform_descriptors":
+		if v.kind == metaList {
+			s.transforms = int32(v.n)
+		}
+		return v.kind == metaList || v.kind == metaNone
+	}
+	return true
+}
+
+var metaClassNames = [...]string{metadataClass: "Metadata", tensorClass: "TensorStorageMetadata", chunkClass: "ChunkStorageMetadata",
+	propertiesClass: "TensorProperties", indexClass: "MetadataIndex", storageClassID: "_StorageInfo",
+	bytesClass: "BytesStorageMetadata", otherClass: "StorageMeta"}
+
+// metaGlobal knows the names that PyTorch 1.13 to 2.14 put in a .metadata.
+func metaGlobal(module, name string) (metaValue, bool) {
+	ignored := metaValue{kind: metaFunc, n: int64(ignoredFunc)}
 	switch module {
 	case metadataModule, "torch.distributed._shard.checkpoint.metadata",
 		filesystemModule, "torch.distributed._shard.checkpoint.filesystem",
 		"torch.distributed._shard.sharded_tensor.metadata":
-		v, ok := metadataClasses[name]
-		return v, ok
+		if name == "_MEM_FORMAT_ENCODING" || name == "MEM_FORMAT_ENCODING" {
+			return ignored, true
+		}
+		for id, class := range metaClassNames {
+			if class == name {
+				return metaValue{kind: metaClass, n: int64(id)}, true
+			}
+		}
 	case "torch":
 		if name == "Size" {
-			return pickle.Func(newSize), true
+			return metaValue{kind: metaFunc, n: int64(torchSizeFunc)}, true
 		}
 		dt, err := dtype.Parse(name)
-		return dt, err == nil && dt.String() == name
+		return metaValue{kind: metaDType, n: int64(dt)}, err == nil && dt.String() == name
 	case "torch.serialization":
-		return pickle.Func(ignored), name == "_get_layout"
+		return ignored, name == "_get_layout"
 	case "pathlib", "pathlib._local":
 		switch name {
 		case "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath":
-			return pickle.Func(ignored), true
+			return ignored, true
 		}
 	}
-	return nil, false
-}
-
-var metadataClasses = map[string]any{
-	"Metadata":              pickle.New(func() any { return &record{class: "Metadata"} }),
-	"StorageMeta":           pickle.New(func() any { return &record{class: "StorageMeta"} }),
-	"BytesStorageMetadata":  pickle.New(func() any { return &record{class: "BytesStorageMetadata"} }),
-	"TensorStorageMetadata": pickle.New(func() any { return &tensorState{} }),
-	"ChunkStorageMetadata":  pickle.New(func() any { return &chunkState{} }),
-	"TensorProperties":      pickle.New(func() any { return &propertiesState{} }),
-	"MetadataIndex":         pickle.New(func() any { return &indexState{} }),
-	"_StorageInfo":          pickle.New(func() any { return &storageState{} }),
-	"_MEM_FORMAT_ENCODING":  pickle.Func(ignored),
-	"MEM_FORMAT_ENCODING":   pickle.Func(ignored),
-}
-
-// ignored makes a value that nothing here reads: a layout, a memory format, a path.
-func ignored(pickle.Tuple) (any, error) { return &record{class: "ignored"}, nil }
-
-// newSize makes a torch.Size of ((2, 3),).
-func newSize(args pickle.Tuple) (any, error) {
-	if len(args) != 1 {
-		return nil, errors.New("torch.Size takes one tuple")
-	}
-	t, ok := args[0].(pickle.Tuple)
-	if !ok {
-		return nil, errors.New("torch.Size takes a tuple")
-	}
-	size := make(torchSize, len(t))
-	for i, v := range t {
-		if size[i], ok = v.(int64); !ok {
-			return nil, errors.New("torch.Size of something else than integers")
-		}
-	}
-	return size, nil
+	return metaValue{}, false
 }

@@ -24,7 +24,7 @@ func readMetadata(dir string) (*metadata, error) {
 	if err != nil || len(ranks) == 0 {
 		return nil, noMetadata(dir)
 	}
-	merged := &metadata{tensors: map[string]*tensorMeta{}, objects: map[string]*location{}, paths: map[string][]any{}}
+	merged := newMetadata()
 	for _, path := range ranks {
 		md, err := readMetadataFile(path)
 		if err == nil {

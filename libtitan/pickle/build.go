@@ -11,25 +11,25 @@ import (
 )
 
 // int pushes a number. Sizes repeat all through a checkpoint's metadata: the boxes of recent ones are used again.
-func (m *machine) int(a arg) error {
-	c := &m.ints[uint64(a.n)*0x9e3779b97f4a7c15>>56]
-	if c.boxed == nil || c.n != a.n {
-		c.n, c.boxed = a.n, a.n
+func (m *machine) int(a Arg) error {
+	c := &m.ints[uint64(a.N)*0x9e3779b97f4a7c15>>56]
+	if c.boxed == nil || c.n != a.N {
+		c.n, c.boxed = a.N, a.N
 	}
 	return m.push(c.boxed)
 }
 
 // long pushes an integer of any length, little-endian two's complement.
-func (m *machine) long(a arg) error {
-	if len(a.s) <= 8 {
+func (m *machine) long(a Arg) error {
+	if len(a.S) <= 8 {
 		var b [8]byte
-		if len(a.s) > 0 && a.s[len(a.s)-1]&0x80 != 0 {
+		if len(a.S) > 0 && a.S[len(a.S)-1]&0x80 != 0 {
 			b = [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 		}
-		copy(b[:], a.s)
-		return m.int(arg{n: int64(binary.LittleEndian.Uint64(b[:]))})
+		copy(b[:], a.S)
+		return m.int(Arg{N: int64(binary.LittleEndian.Uint64(b[:]))})
 	}
-	b := []byte(a.s)
+	b := []byte(a.S)
 	slices.Reverse(b)
 	n := new(big.Int).SetBytes(b)
 	if b[0]&0x80 != 0 {
@@ -41,15 +41,15 @@ func (m *machine) long(a arg) error {
 	return m.push(n)
 }
 
-func (m *machine) float(a arg) error {
-	return m.push(math.Float64frombits(binary.BigEndian.Uint64([]byte(a.s))))
+func (m *machine) float(a Arg) error {
+	return m.push(math.Float64frombits(binary.BigEndian.Uint64([]byte(a.S))))
 }
 
-func (m *machine) string(a arg) error { return m.push(a.s) }
+func (m *machine) string(a Arg) error { return m.push(a.S) }
 
-func (m *machine) bytes(a arg) error { return m.push([]byte(a.s)) }
+func (m *machine) bytes(a Arg) error { return m.push([]byte(a.S)) }
 
-func (m *machine) tuple(arg) error {
+func (m *machine) tuple(Arg) error {
 	items, err := m.popMark()
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (m *machine) cut(items []any) Tuple {
 	return t
 }
 
-func (m *machine) append(arg) error {
+func (m *machine) append(Arg) error {
 	v, err := m.pop()
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (m *machine) append(arg) error {
 	return m.extend([]any{v})
 }
 
-func (m *machine) appends(arg) error {
+func (m *machine) appends(Arg) error {
 	items, err := m.popMark()
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (m *machine) extend(items []any) error {
 	return nil
 }
 
-func (m *machine) setItem(arg) error {
+func (m *machine) setItem(Arg) error {
 	if len(m.stack)-2 < m.floor() {
 		return errStack
 	}
@@ -120,7 +120,7 @@ func (m *machine) setItem(arg) error {
 	return m.update(pair)
 }
 
-func (m *machine) setItems(arg) error {
+func (m *machine) setItems(Arg) error {
 	items, err := m.popMark()
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (m *machine) update(items []any) error {
 	return nil
 }
 
-func (m *machine) addItems(arg) error {
+func (m *machine) addItems(Arg) error {
 	items, err := m.popMark()
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (m *machine) addItems(arg) error {
 	return nil
 }
 
-func (m *machine) frozenSet(arg) error {
+func (m *machine) frozenSet(Arg) error {
 	items, err := m.popMark()
 	if err != nil {
 		return err
@@ -173,12 +173,12 @@ func (m *machine) frozenSet(arg) error {
 	return m.push(&Set{Items: slices.Clone(items), Frozen: true})
 }
 
-func (m *machine) global(a arg) error {
-	module, name, _ := strings.Cut(a.s, "\n")
+func (m *machine) global(a Arg) error {
+	module, name, _ := strings.Cut(a.S, "\n")
 	return m.resolve(module, name)
 }
 
-func (m *machine) stackGlobal(arg) error {
+func (m *machine) stackGlobal(Arg) error {
 	name, err := m.pop()
 	if err != nil {
 		return err
@@ -225,7 +225,7 @@ func (m *machine) call() (callable any, args Tuple, err error) {
 	return callable, args, err
 }
 
-func (m *machine) newObj(arg) error {
+func (m *machine) newObj(Arg) error {
 	class, args, err := m.call()
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func (m *machine) newObj(arg) error {
 	return m.push(make())
 }
 
-func (m *machine) reduce(arg) error {
+func (m *machine) reduce(Arg) error {
 	f, args, err := m.call()
 	if err != nil {
 		return err
@@ -256,7 +256,7 @@ func (m *machine) reduce(arg) error {
 	return m.push(v)
 }
 
-func (m *machine) build(arg) error {
+func (m *machine) build(Arg) error {
 	state, err := m.pop()
 	if err != nil {
 		return err
@@ -272,7 +272,7 @@ func (m *machine) build(arg) error {
 	return b.Build(state)
 }
 
-func (m *machine) persID(arg) error {
+func (m *machine) persID(Arg) error {
 	id, err := m.pop()
 	if err != nil {
 		return err

@@ -18,16 +18,19 @@ type Options struct {
 // Decode runs the pickle at the start of data and returns the value it leaves. Strings share data's memory: clone
 // what outlives it. A value may hold itself (a list in a list), so whoever walks one bounds the depth.
 func Decode(data string, o Options) (any, error) {
-	memo, err := scan(data, &o.Opcodes)
+	p, err := Check(data, &o.Opcodes)
 	if err != nil {
 		return nil, err
 	}
-	m := machine{options: o, memo: memo}
+	return p.Run(o)
+}
+
+// Run is [Decode] for a program that has been checked; the opcodes of o do not count.
+func (p *Program) Run(o Options) (any, error) {
+	m := machine{options: o, memo: NewMemo[any](p)}
 	for pos := 0; ; {
-		op, a, end, err := next(data, pos)
-		if err == nil {
-			err = opcodes[op].run(&m, a)
-		}
+		op, a, end := p.Next(pos)
+		err := opcodes[op].run(&m, a)
 		if err == nil && op == '.' {
 			var v any
 			if v, err = m.pop(); err == nil {
@@ -35,7 +38,7 @@ func Decode(data string, o Options) (any, error) {
 			}
 		}
 		if err != nil {
-			return nil, &Error{pos, opcodes[op].name, err}
+			return nil, p.Fail(pos, err)
 		}
 		pos = end
 	}
@@ -46,7 +49,7 @@ type machine struct {
 	options Options
 	stack   []any
 	marks   []int // stack heights
-	memo    memo
+	memo    *Memo[any]
 	slab    []any // where tuples are cut from
 	ints    [256]struct {
 		n     int64
@@ -54,11 +57,11 @@ type machine struct {
 	}
 }
 
-func (m *machine) skip(arg) error { return nil }
+func (m *machine) skip(Arg) error { return nil }
 
-func (m *machine) proto(a arg) error {
-	if a.n > 5 {
-		return fmt.Errorf("protocol %d is not known (2 to 5 are)", a.n)
+func (m *machine) proto(a Arg) error {
+	if a.N > 5 {
+		return fmt.Errorf("protocol %d is not known (2 to 5 are)", a.N)
 	}
 	return nil
 }
@@ -95,7 +98,7 @@ func (m *machine) top() (any, error) {
 	return m.stack[len(m.stack)-1], nil
 }
 
-func (m *machine) mark(arg) error {
+func (m *machine) mark(Arg) error {
 	if len(m.marks) == maxMarks {
 		return fmt.Errorf("nested more than %d deep", maxMarks)
 	}
@@ -115,28 +118,28 @@ func (m *machine) popMark() ([]any, error) {
 	return items, nil
 }
 
-func (m *machine) put(a arg) error {
+func (m *machine) put(a Arg) error {
 	v, err := m.top()
 	if err != nil {
 		return err
 	}
-	m.memo.store(int(a.n), v)
+	m.memo.Put(int(a.N), v)
 	return nil
 }
 
-func (m *machine) memoize(arg) error {
+func (m *machine) memoize(Arg) error {
 	v, err := m.top()
 	if err != nil {
 		return err
 	}
-	m.memo.store(m.memo.count, v)
+	m.memo.Add(v)
 	return nil
 }
 
-func (m *machine) get(a arg) error {
-	v, ok := m.memo.load(int(a.n))
-	if !ok {
-		return fmt.Errorf("memo slot %d is empty", a.n)
+func (m *machine) get(a Arg) error {
+	v, err := m.memo.Get(int(a.N))
+	if err != nil {
+		return err
 	}
 	return m.push(v)
 }

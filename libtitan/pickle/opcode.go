@@ -25,13 +25,13 @@ const (
 type opcode struct {
 	name string
 	arg  argKind
-	run  func(m *machine, a arg) error
+	run  func(m *machine, a Arg) error
 }
 
-// arg is a decoded argument; which field counts depends on the argKind.
-type arg struct {
-	n int64
-	s string
+// Arg is a decoded argument: a number, or bytes (of a string, of a LONG, of a BINFLOAT, of a GLOBAL's two lines).
+type Arg struct {
+	N int64
+	S string
 }
 
 var opcodes = [256]opcode{
@@ -40,9 +40,9 @@ var opcodes = [256]opcode{
 	'.':  {"STOP", argNone, (*machine).skip},
 	'(':  {"MARK", argNone, (*machine).mark},
 
-	'N':  {"NONE", argNone, func(m *machine, _ arg) error { return m.push(nil) }},
-	0x88: {"NEWTRUE", argNone, func(m *machine, _ arg) error { return m.push(true) }},
-	0x89: {"NEWFALSE", argNone, func(m *machine, _ arg) error { return m.push(false) }},
+	'N':  {"NONE", argNone, func(m *machine, _ Arg) error { return m.push(nil) }},
+	0x88: {"NEWTRUE", argNone, func(m *machine, _ Arg) error { return m.push(true) }},
+	0x89: {"NEWFALSE", argNone, func(m *machine, _ Arg) error { return m.push(false) }},
 	'K':  {"BININT1", argU1, (*machine).int},
 	'M':  {"BININT2", argU2, (*machine).int},
 	'J':  {"BININT", argI4, (*machine).int},
@@ -59,18 +59,18 @@ var opcodes = [256]opcode{
 	'B':  {"BINBYTES", argStr4, (*machine).bytes},
 	0x8e: {"BINBYTES8", argStr8, (*machine).bytes},
 
-	')':  {"EMPTY_TUPLE", argNone, func(m *machine, _ arg) error { return m.push(Tuple(nil)) }},
-	0x85: {"TUPLE1", argNone, func(m *machine, _ arg) error { return m.tupleOf(1) }},
-	0x86: {"TUPLE2", argNone, func(m *machine, _ arg) error { return m.tupleOf(2) }},
-	0x87: {"TUPLE3", argNone, func(m *machine, _ arg) error { return m.tupleOf(3) }},
+	')':  {"EMPTY_TUPLE", argNone, func(m *machine, _ Arg) error { return m.push(Tuple(nil)) }},
+	0x85: {"TUPLE1", argNone, func(m *machine, _ Arg) error { return m.tupleOf(1) }},
+	0x86: {"TUPLE2", argNone, func(m *machine, _ Arg) error { return m.tupleOf(2) }},
+	0x87: {"TUPLE3", argNone, func(m *machine, _ Arg) error { return m.tupleOf(3) }},
 	't':  {"TUPLE", argNone, (*machine).tuple},
-	']':  {"EMPTY_LIST", argNone, func(m *machine, _ arg) error { return m.push(&List{}) }},
+	']':  {"EMPTY_LIST", argNone, func(m *machine, _ Arg) error { return m.push(&List{}) }},
 	'a':  {"APPEND", argNone, (*machine).append},
 	'e':  {"APPENDS", argNone, (*machine).appends},
-	'}':  {"EMPTY_DICT", argNone, func(m *machine, _ arg) error { return m.push(&Dict{}) }},
+	'}':  {"EMPTY_DICT", argNone, func(m *machine, _ Arg) error { return m.push(&Dict{}) }},
 	's':  {"SETITEM", argNone, (*machine).setItem},
 	'u':  {"SETITEMS", argNone, (*machine).setItems},
-	0x8f: {"EMPTY_SET", argNone, func(m *machine, _ arg) error { return m.push(&Set{}) }},
+	0x8f: {"EMPTY_SET", argNone, func(m *machine, _ Arg) error { return m.push(&Set{}) }},
 	0x90: {"ADDITEMS", argNone, (*machine).addItems},
 	0x91: {"FROZENSET", argNone, (*machine).frozenSet},
 
