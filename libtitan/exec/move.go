@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -44,7 +45,7 @@ func (r *Runner) bindMove(s *plan.Step, c call) func(ctx context.Context) error 
 	for i := range n.In {
 		m.tensors = append(m.tensors, moved{c.in[i], c.out[i], n.In[i], n.Results[i]})
 	}
-	m.what = fmt.Sprintf("%s %s %v", n.Op.Name, n.FQN, s.Action)
+	m.what = fmt.Sprintf("%s %v", cmp.Or(n.FQN, "loss"), s.Action)
 	m.group.Name = m.attr.Axes.String()
 	for _, rank := range m.Mesh.Group(m.Coord, m.attr.Axes) {
 		m.group.Ranks = append(m.group.Ranks, r.world(m.PP, rank))

@@ -148,10 +148,16 @@ func (w *sharder) goesRound(n *graph.Node, term string, axis placement.Axes) boo
 	return ok && w.Ring && axis == placement.CP && strings.HasPrefix(term, "bt")
 }
 
-// wish moves what the embedding makes to where the hidden state lies.
+// wish moves what the embedding makes to where the hidden state lies, and the gradients of attention's inputs to where
+// those lay before they were gathered.
 func (w *sharder) wish(n *graph.Node, results []*graph.Value) {
-	if n.Op.Name == "embedding" {
+	switch n.Op.Name {
+	case "embedding":
 		w.to[n.Results[0]] = w.move(results[0], w.Value(n.FQN, n.Results[0].Shape))
+	case "attention_backward":
+		for i, input := range n.In[1:4] {
+			w.to[n.Results[i]] = w.move(results[i], w.to[input].Layout)
+		}
 	}
 }
 
