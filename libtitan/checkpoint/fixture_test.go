@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"titan/libtitan/dtype"
 	"titan/libtitan/pickle"
 )
 
@@ -103,6 +104,16 @@ func asJSON(t *testing.T, v any) (string, any) {
 	case []byte:
 		h := sha256.Sum256(v)
 		return "bytes", map[string]any{"bytes_len": float64(len(v)), "sha256": hex.EncodeToString(h[:])}
+	case Size:
+		items := make([]any, len(v))
+		for i, n := range v {
+			items[i] = n
+		}
+		return "Size", map[string]any{"tuple": list(items)}
+	case Device:
+		return "device", map[string]any{"type": "torch.device", "repr": fmt.Sprintf("device(type='%s')", string(v))}
+	case dtype.DType:
+		return "dtype", map[string]any{"type": "torch.dtype", "repr": "torch." + v.String()}
 	case pickle.Tuple:
 		return "tuple", map[string]any{"tuple": list(v)}
 	case []any:

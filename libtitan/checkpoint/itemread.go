@@ -50,7 +50,7 @@ func readItem(z *zipFile) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := itemDecoder{z: z, storages: map[string]*storage{}}
+	d := itemDecoder{storages: map[string]*storage{}, locate: z.locate}
 	return pickle.Decode(pkl, pickle.Options{Opcodes: itemOps, Globals: itemGlobals, Persistent: d.persistent})
 }
 
@@ -66,9 +66,10 @@ func littleEndian(z *zipFile) error {
 	return err
 }
 
+// itemDecoder keeps the storages that a pickle names; locate finds the data of a new one.
 type itemDecoder struct {
-	z        *zipFile
 	storages map[string]*storage
+	locate   func(*storage) error
 }
 
 // persistent resolves ("storage", class, key, location, numel[, view]).
@@ -83,6 +84,9 @@ func (d *itemDecoder) persistent(id any) (any, error) {
 	if !ok1 || !ok2 || !ok3 || n < 0 || n > math.MaxInt64/16 {
 		return nil, errors.New("a storage without class, key or size")
 	}
+	if len(t) == 6 && t[5] != nil {
+		return nil, errors.New("a storage that is a view of another is not read")
+	}
 	if t[3] == "meta" {
 		return nil, errors.New("a tensor of device meta has no data")
 	}
@@ -93,11 +97,13 @@ func (d *itemDecoder) persistent(id any) (any, error) {
 	if !kind.untyped {
 		s.bytes *= int64(kind.dtype.Size())
 	}
+	d.storages[s.key] = s
 	return s, d.locate(s)
 }
 
-func (d *itemDecoder) locate(s *storage) error {
-	r, ok := d.z.records["data/"+s.key]
+// locate finds a storage's record.
+func (z *zipFile) locate(s *storage) error {
+	r, ok := z.records["data/"+s.key]
 	if !ok {
 		return fmt.Errorf("no record data/%.100s", s.key)
 	}
@@ -105,8 +111,7 @@ func (d *itemDecoder) locate(s *storage) error {
 		return fmt.Errorf("record data/%.100s holds %d bytes where the tensor's storage has %d", s.key, r.size, s.bytes)
 	}
 	var err error
-	s.at, err = d.z.start(r)
-	d.storages[s.key] = s
+	s.at, err = z.start(r)
 	return err
 }
 
@@ -135,21 +140,15 @@ func torchName(name string) (any, bool) {
 	switch name {
 	case "Size":
 		return pickle.Func(func(args pickle.Tuple) (any, error) {
-			if len(args) != 1 {
-				return nil, errors.New("torch.Size takes one tuple")
+			if len(args) == 1 {
+				if size, ok := ints(args[0]); ok {
+					return Size(size), nil
+				}
 			}
-			if _, ok := ints(args[0]); !ok {
-				return nil, errors.New("torch.Size of something else than integers")
-			}
-			return args[0], nil
+			return nil, errors.New("torch.Size of something else than a tuple of integers")
 		}), true
 	case "device":
-		return pickle.Func(func(args pickle.Tuple) (any, error) {
-			if len(args) == 0 {
-				return nil, errors.New("torch.device without a name")
-			}
-			return args[0], nil
-		}), true
+		return pickle.Func(newDevice), true
 	}
 	for dt, class := range storageClass {
 		if class == name {
@@ -158,6 +157,23 @@ func torchName(name string) (any, bool) {
 	}
 	dt, err := dtype.Parse(name)
 	return dt, err == nil && dt.String() == name
+}
+
+// newDevice makes a torch.device of ("cpu",) or ("cuda", 0).
+func newDevice(args pickle.Tuple) (any, error) {
+	if len(args) == 0 || len(args) > 2 {
+		return nil, errors.New("torch.device without a name")
+	}
+	name, ok := args[0].(string)
+	if len(args) == 2 && args[1] != nil {
+		var index int64
+		index, ok2 := args[1].(int64)
+		name, ok = fmt.Sprintf("%s:%d", name, index), ok && ok2
+	}
+	if !ok {
+		return nil, errors.New("torch.device of something else than a name and an index")
+	}
+	return Device(strings.Clone(name)), nil
 }
 
 var rebuilders = map[string]pickle.Func{

@@ -17,13 +17,22 @@ var storageClass = map[dtype.DType]string{
 
 // tensorPickle is the data.pkl of a contiguous tensor, opcode for opcode as torch.save writes it.
 func tensorPickle(dt dtype.DType, sizes []int64) ([]byte, error) {
-	elems, err := numel(sizes)
-	if err != nil {
-		return nil, err
-	}
-	class, typed := storageClass[dt]
 	var b bytes.Buffer
 	e := pickle.NewEncoder(&b, 2)
+	if err := encodeTensor(e, dt, sizes, "0"); err != nil {
+		return nil, err
+	}
+	err := e.Stop()
+	return b.Bytes(), err
+}
+
+// encodeTensor pushes a contiguous tensor that is the whole of the storage key.
+func encodeTensor(e *pickle.Encoder, dt dtype.DType, sizes []int64, key string) error {
+	elems, err := numel(sizes)
+	if err != nil {
+		return err
+	}
+	class, typed := storageClass[dt]
 	if typed {
 		e.Global("torch._utils", "_rebuild_tensor_v2")
 	} else {
@@ -37,7 +46,7 @@ func tensorPickle(dt dtype.DType, sizes []int64) ([]byte, error) {
 		e.Global("torch.storage", "UntypedStorage")
 		elems *= int64(dt.Size())
 	}
-	e.Str("0")
+	e.Str(key)
 	e.Str("cpu")
 	e.Int(elems)
 	e.EndTuple(5)
@@ -55,15 +64,14 @@ func tensorPickle(dt dtype.DType, sizes []int64) ([]byte, error) {
 	e.EndTuple(6)
 	e.Op('R')
 	e.Put()
-	err = e.Stop()
-	return b.Bytes(), err
+	return nil
 }
 
-// objectPickle is the data.pkl of a plain Python value.
+// objectPickle is the data.pkl of a plain Python value, as [Reader.Object] gives it.
 func objectPickle(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := pickle.NewEncoder(&b, 2)
-	if err := e.Value(v); err != nil {
+	if err := e.Value(spelled(v)); err != nil {
 		return nil, err
 	}
 	err := e.Stop()
@@ -78,4 +86,45 @@ func objectZip(v any) ([]byte, error) {
 	}
 	zip := newZipItem(pkl, -1)
 	return append(zip.head, zip.tail(0)...), nil
+}
+
+// spelled puts in place of PyTorch's values the names and calls that make them.
+func spelled(v any) any {
+	all := func(items []any) []any {
+		out := make([]any, len(items))
+		for i, x := range items {
+			out[i] = spelled(x)
+		}
+		return out
+	}
+	torch := func(name string, arg any) any {
+		return pickle.Call{Func: pickle.Global{Module: "torch", Name: name}, Args: pickle.Tuple{arg}}
+	}
+	switch v := v.(type) {
+	case dtype.DType:
+		return pickle.Global{Module: "torch", Name: v.String()}
+	case Size:
+		t := make(pickle.Tuple, len(v))
+		for i, n := range v {
+			t[i] = n
+		}
+		return torch("Size", t)
+	case Device:
+		return torch("device", string(v))
+	case complex128:
+		return pickle.Call{Func: pickle.Global{Module: "__builtin__", Name: "complex"}, Args: pickle.Tuple{real(v), imag(v)}}
+	case pickle.Tuple:
+		return pickle.Tuple(all(v))
+	case []any:
+		return all(v)
+	case *pickle.Set:
+		return &pickle.Set{Items: all(v.Items), Frozen: v.Frozen}
+	case *pickle.Dict:
+		out := &pickle.Dict{Pairs: make([]pickle.Pair, len(v.Pairs))}
+		for i, p := range v.Pairs {
+			out.Pairs[i] = pickle.Pair{Key: spelled(p.Key), Value: spelled(p.Value)}
+		}
+		return out
+	}
+	return v
 }

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/pickle"
@@ -16,8 +17,14 @@ type TensorValue struct {
 	Shape []int64
 }
 
+// Size is a torch.Size.
+type Size []int64
+
+// Device is a torch.device, such as cuda:0.
+type Device string
+
 // Object reads a Python value: nil, bool, int64, *big.Int, float64, string, []byte, []any for a list, pickle.Tuple,
-// *pickle.Dict, *pickle.Set, complex128, dtype.DType, or *TensorValue. A value of a class that is not allowed here is
+// *pickle.Dict, *pickle.Set, complex128, dtype.DType, [Size], [Device], or *TensorValue. A value of a class that is not allowed here is
 // an error that names the class; nothing of it runs.
 func (r *Reader) Object(fqn string) (any, error) {
 	v, err := r.object(fqn)
@@ -67,12 +74,16 @@ type plainer struct{ left int64 }
 
 const maxDepth = 200
 
+var errTooDeep = fmt.Errorf("a value nested more than %d deep, or that holds itself", maxDepth)
+
 func (p *plainer) plain(v any, depth int) (any, error) {
 	if p.left--; p.left < 0 || depth > maxDepth {
-		return nil, fmt.Errorf("a value nested more than %d deep, or that holds itself", maxDepth)
+		return nil, errTooDeep
 	}
 	var err error
 	switch v := v.(type) {
+	case string:
+		return strings.Clone(v), nil // the pickle's memory does not stay
 	case *tensorItem:
 		return &TensorValue{v.dtype, v.shape}, nil
 	case pickle.Tuple:

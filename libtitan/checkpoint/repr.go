@@ -29,6 +29,10 @@ func Repr(v any) string {
 		return fmt.Sprintf("<%d bytes>", len(v))
 	case dtype.DType:
 		return "torch." + v.String()
+	case Size:
+		return strings.ReplaceAll("torch.Size("+fmt.Sprint([]int64(v))+")", " ", ", ")
+	case Device:
+		return "torch.device(" + strconv.Quote(string(v)) + ")"
 	case *TensorValue:
 		return fmt.Sprintf("<tensor %s %v>", v.DType, v.Shape)
 	case pickle.Tuple:

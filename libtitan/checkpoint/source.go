@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 )
@@ -35,14 +36,15 @@ const (
 	Torch            Format = "torch"       // one file by torch.save
 )
 
-// OpenSource opens a checkpoint by what it is: a DCP folder, a safetensors file, or a folder of safetensors files.
+// OpenSource opens a checkpoint by what it is: a DCP folder, a safetensors file, a folder of
+// safetensors files, or a file by torch.save.
 func OpenSource(path string) (Source, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	if !info.IsDir() {
-		return openSafeFiles(path, []string{path}, nil)
+		return openFile(path)
 	}
 	if safe, _ := filepath.Glob(filepath.Join(globEscape(path), "*.safetensors")); len(safe) > 0 && !isDCP(path) {
 		return openSafeFolder(path)
@@ -52,6 +54,21 @@ func OpenSource(path string) (Source, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// openFile opens a single file by its first bytes.
+func openFile(path string) (Source, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	head := make([]byte, len(legacyMagic))
+	n, _ := io.ReadFull(f, head)
+	if isTorch(head[:n]) {
+		return openTorch(path)
+	}
+	return openSafeFiles(path, []string{path}, nil)
 }
 
 // isDCP reports whether a folder has DCP's metadata, of all ranks or of each.

@@ -149,12 +149,17 @@ func (z *zipFile) read(name string, limit int64) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return readText(z.r, at, r.size)
+}
+
+// readText reads n bytes at off as a string. The caller has made sure that they are there.
+func readText(r io.ReaderAt, off, n int64) (string, error) {
 	var b strings.Builder
-	b.Grow(int(r.size))
-	if _, err := io.Copy(&b, io.NewSectionReader(z.r, at, r.size)); err != nil {
+	b.Grow(int(n))
+	if _, err := io.Copy(&b, io.NewSectionReader(r, off, n)); err != nil {
 		return "", err
 	}
-	if int64(b.Len()) != r.size {
+	if int64(b.Len()) != n {
 		return "", io.ErrUnexpectedEOF
 	}
 	return b.String(), nil

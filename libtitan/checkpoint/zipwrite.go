@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"slices"
 )
 
 // PyTorch's zip, byte for byte: stored records under "archive/", sizes and CRCs in descriptors after the data, each
@@ -24,6 +25,7 @@ type zipItem struct {
 	dataBytes int64
 	hasData   bool
 	made      bool // head is a whole zip, made elsewhere
+	part      bool // a record alone: neither the version nor a directory follows
 	tailBytes int64
 	records   []zipRecord // those in head, and data/0
 }
@@ -75,12 +77,28 @@ func (it *zipItem) tail(crc uint32) []byte {
 		last.crc = crc
 		b = appendDescriptor(b, *last)
 	}
+	if it.part {
+		return b
+	}
+	return appendEnd(b, at, records)
+}
+
+// newRecordItem lays out one record within a zip, whose end is written apart.
+func newRecordItem(r zipRecord) zipItem {
+	it := zipItem{dataBytes: r.size, hasData: true, part: true, records: []zipRecord{r}}
+	it.head = appendLocalAt(nil, r.offset, r.name, r.size)
+	it.tailBytes = int64(len(it.tail(0)))
+	return it
+}
+
+// appendEnd appends the version record, which PyTorch insists on, and the central directory; b begins at offset at.
+func appendEnd(b []byte, at int64, records []zipRecord) []byte {
 	version := []byte("3\n")
 	r := zipRecord{name: "version", offset: at + int64(len(b)), size: int64(len(version)), crc: crc32.ChecksumIEEE(version)}
 	b = appendLocalAt(b, at, r.name, r.size)
 	b = append(b, version...)
 	b = appendDescriptor(b, r)
-	return appendDirectory(b, at, append(records, r))
+	return appendDirectory(b, at, append(slices.Clone(records), r))
 }
 
 // appendLocal appends a local header whose data then starts at a multiple of 64 bytes from the item's start.
@@ -156,9 +174,9 @@ func appendDirectory(b []byte, at int64, records []zipRecord) []byte {
 	b = append(b, 1, 0, 0, 0) // disks
 
 	b = append(b, "PK\x05\x06\x00\x00\x00\x00"...)
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(records)))
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(records)))
-	b = binary.LittleEndian.AppendUint32(b, uint32(end-start))
+	b = binary.LittleEndian.AppendUint16(b, uint16(min(len(records), 1<<16-1)))
+	b = binary.LittleEndian.AppendUint16(b, uint16(min(len(records), 1<<16-1)))
+	b = binary.LittleEndian.AppendUint32(b, uint32(min(end-start, zip64Limit)))
 	b = binary.LittleEndian.AppendUint32(b, uint32(min(start, zip64Limit)))
 	return append(b, 0, 0) // no comment
 }

@@ -175,7 +175,7 @@ func (e *Encoder) EndTuple(n int) {
 }
 
 // Value pushes a plain value: nil, bool, int, int64, *big.Int, float64, string, []byte, Tuple, *List, []any, *Dict,
-// *Set, or map[string]any in the order of its keys. Anything else is an error.
+// *Set, [Global], [Call], or map[string]any in the order of its keys. Anything else is an error.
 func (e *Encoder) Value(v any) error {
 	switch v := v.(type) {
 	case nil:
@@ -204,6 +204,10 @@ func (e *Encoder) Value(v any) error {
 		return e.dict(v.Pairs)
 	case *Set:
 		return e.set(v)
+	case Global:
+		e.Global(v.Module, v.Name)
+	case Call:
+		return e.call(v)
 	case map[string]any:
 		pairs := make([]Pair, 0, len(v))
 		for _, k := range slices.Sorted(maps.Keys(v)) {
@@ -279,6 +283,16 @@ func (e *Encoder) set(s *Set) error {
 		return err
 	}
 	e.EndTuple(1)
+	e.Op('R')
+	e.Put()
+	return nil
+}
+
+func (e *Encoder) call(c Call) error {
+	e.Global(c.Func.Module, c.Func.Name)
+	if err := e.tuple(c.Args); err != nil {
+		return err
+	}
 	e.Op('R')
 	e.Put()
 	return nil

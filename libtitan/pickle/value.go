@@ -27,6 +27,15 @@ type Set struct {
 	Frozen bool
 }
 
+// Global is a name to write that stands for itself: a class, a constant of a module.
+type Global struct{ Module, Name string }
+
+// Call is a call to write: what Func gives for Args.
+type Call struct {
+	Func Global
+	Args Tuple
+}
+
 // Get finds the value of a string key.
 func (d *Dict) Get(key string) (any, bool) {
 	for i := len(d.Pairs) - 1; i >= 0; i-- {
