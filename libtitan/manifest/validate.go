@@ -47,7 +47,7 @@ var limits = []limit{
 	{"training.seq_len", 1, huge},
 	{"training.local_batch_size", 1, huge},
 	{"training.global_batch_size", 1, huge},
-	{"training.grad_accum_steps", 1, huge},
+	{"training.grad_accum_steps", 0, huge}, // the batch sizes say what it must be
 	{"training.steps", 1, math.MaxInt32},
 	{"training.max_norm", math.SmallestNonzeroFloat64, math.MaxFloat64},
 	{"optimizer.lr", 0, 1e6},

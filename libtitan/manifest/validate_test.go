@@ -120,6 +120,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"seq over cp", []string{"training.seq_len=66", "mesh.dims.pp=1", "mesh.dims.cp=2", "pipeline=null"}, "training.seq_len 66 is not divisible by tp*2*cp = 4 (mesh.dims.tp 1, cp 2)"},
 		{"seq over model", []string{"training.seq_len=131073"}, "training.seq_len 131073 is above model.config.max_seq_len 131072"},
 		{"batch", []string{"training.global_batch_size=12"}, "training.global_batch_size 12 is not divisible by local_batch_size 8 * 1 data-parallel ranks = 8"},
+		{"global batch too small", []string{"training.local_batch_size=16"}, "training.global_batch_size 8 is not divisible by local_batch_size 16 * 1 data-parallel ranks = 16"},
 		{"accumulation", []string{"training.grad_accum_steps=2"}, "training.grad_accum_steps is 2, but global_batch_size 8 / (local_batch_size 8 * 1 data-parallel ranks) = 1"},
 		{"microbatches", []string{"pipeline.num_microbatches=3"}, "pipeline.num_microbatches 3 does not divide training.local_batch_size 8 (it may be 1, 2, 4, 8)"},
 		{"dtype", []string{"training.mixed_precision_param=float16"}, `training.mixed_precision_param: "float16" is not among float32, bfloat16`},
