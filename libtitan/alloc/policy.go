@@ -97,6 +97,13 @@ func (a *Allocator) Defer(b *Block) error {
 	return nil
 }
 
+// Pending reports whether b's free was requested and has not completed.
+func (a *Allocator) Pending(b *Block) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return b.state == pending
+}
+
 // Complete makes a block that Defer left reusable.
 func (a *Allocator) Complete(b *Block) error {
 	a.mu.Lock()

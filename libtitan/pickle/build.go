@@ -125,7 +125,12 @@ func (m *machine) setItems(Arg) error {
 	if err != nil {
 		return err
 	}
-	return m.update(items)
+	if err := m.update(items); err != nil || m.options.Filled == nil {
+		return err
+	}
+	last := &m.stack[len(m.stack)-1]
+	*last, err = m.options.Filled((*last).(*Dict))
+	return err
 }
 
 // update adds alternating keys and values to the dict on the stack.

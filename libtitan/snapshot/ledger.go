@@ -1,0 +1,404 @@
+package snapshot
+
+import (
+	"cmp"
+	"slices"
+
+	"titan/libtitan/alloc"
+)
+
+// piece is a range of a segment: a block, or free space.
+type piece struct {
+	addr       uint64
+	size       int64
+	requested  int64
+	state      alloc.BlockState
+	owner      int32
+	category   int32
+	stream     alloc.Stream
+	expandable bool
+	loose      bool // in no segment that is known
+	began      int  // index of the event that made it a block, or of its free request; -1 is before the trace
+	mallocs    int  // how many there had been when its free was requested
+	prev, next *piece
+}
+
+// ledger plays a device's trace block by block: it knows each block's true size, with the rounding and the rest that
+// was too small to split, by keeping the free space between blocks as the allocator did. What a trace gets wrong
+// (its ring lost events) is counted in odd and passed over.
+type ledger struct {
+	config  *alloc.Config
+	pieces  map[uint64]*piece // by where they begin
+	tails   map[uint64]*piece // the last ones of mapped ranges of expandable segments, by where they end
+	free    *piece            // pieces to use again, by next
+	meter   alloc.Meter
+	streams map[alloc.Stream]*alloc.Meter
+	uses    []use // by owner
+	labels  []use // by category
+	mallocs int
+	odd     int
+	delays  delays
+	trace   []Event
+	prompt  bool // frees complete at once: the trace has one event a free
+}
+
+// use is what an owner has at the moment.
+type use struct {
+	Active, Pending       int64 // block bytes
+	Blocks, PendingBlocks int
+	PeakActive            int64
+	PeakPending           int64
+	Depth                 int // the most blocks pending at once
+}
+
+// delays are how long deferred frees took.
+type delays struct {
+	Count      int
+	Micros     int64 // sum, of Timed of them
+	Timed      int
+	MaxMicros  int64
+	MaxMallocs int
+}
+
+// newLedger starts at the base, where peaks start too.
+func newLedger(s *Snapshot, d *Device, b *base) *ledger {
+	l := &ledger{
+		config: &s.Config, pieces: map[uint64]*piece{}, tails: map[uint64]*piece{}, streams: map[alloc.Stream]*alloc.Meter{},
+		trace: d.Trace, prompt: b.prompt, uses: make([]use, len(s.Owners)), labels: make([]use, len(s.Labels)),
+	}
+	blocks := b.blocks
+	for _, seg := range b.segments {
+		for len(blocks) > 0 && blocks[0].Addr < seg.addr {
+			l.addBase(&blocks[0], nil)
+			blocks = blocks[1:]
+		}
+		tail := l.addSegment(seg)
+		for len(blocks) > 0 && blocks[0].Addr < seg.end() {
+			tail = l.addBase(&blocks[0], tail)
+			blocks = blocks[1:]
+		}
+	}
+	for i := range blocks {
+		l.addBase(&blocks[i], nil)
+	}
+	l.meter = alloc.Meter{Now: l.meter.Now, Peak: l.meter.Now, AtPeakActive: l.meter.Now}
+	for _, m := range l.streams {
+		*m = alloc.Meter{Now: m.Now, Peak: m.Now, AtPeakActive: m.Now}
+	}
+	return l
+}
+
+// addBase places a block that lived before the trace in tail, the free rest of its segment, and returns what is left
+// of that. Without room it is placed outside.
+func (l *ledger) addBase(b *baseBlock, tail *piece) (rest *piece) {
+	p := tail
+	if p == nil || b.Addr < p.addr {
+		p, rest = l.loose(b.Addr, b.Size, b.stream), tail
+	} else {
+		if b.Addr > p.addr {
+			p = l.cut(p, int64(b.Addr-p.addr))
+		}
+		if b.Size < p.size {
+			rest = l.cut(p, b.Size)
+		}
+	}
+	p.requested, p.owner, p.stream = b.Requested, b.Owner, b.stream
+	l.take(p)
+	if b.State == alloc.PendingFree {
+		l.deferFree(p, -1)
+	}
+	return rest
+}
+
+// step plays event i and returns how many events it was: a free that completes at once is two.
+func (l *ledger) step(i int) int {
+	e := &l.trace[i]
+	switch e.Action {
+	case alloc.Alloc:
+		l.alloc(e, i)
+	case alloc.FreeRequested:
+		p := l.block(e)
+		if p == nil {
+			break
+		}
+		if i+1 < len(l.trace) && l.trace[i+1].Action == alloc.FreeCompleted && l.trace[i+1].Addr == e.Addr {
+			l.freeNow(p)
+			return 2
+		}
+		if l.prompt {
+			l.freeNow(p)
+		} else if p.state == alloc.Active {
+			l.deferFree(p, i)
+		}
+	case alloc.FreeCompleted:
+		if p := l.block(e); p != nil && p.state == alloc.PendingFree {
+			l.complete(p, e)
+		} else if p != nil {
+			l.freeNow(p)
+		}
+	case alloc.SegmentAlloc, alloc.SegmentMap:
+		l.addSegment(span{addr: e.Addr, size: e.Size, stream: e.Stream, expandable: e.Action == alloc.SegmentMap})
+	case alloc.SegmentFree, alloc.SegmentUnmap:
+		l.dropSegment(e)
+	}
+	return 1
+}
+
+// block is the block that e is about.
+func (l *ledger) block(e *Event) *piece {
+	p := l.pieces[e.Addr]
+	if p == nil || p.state == alloc.Inactive {
+		l.odd++
+		return nil
+	}
+	return p
+}
+
+func (l *ledger) alloc(e *Event, i int) {
+	l.mallocs++
+	p := l.pieces[e.Addr]
+	if p != nil && p.state != alloc.Inactive { // the ring lost its free
+		l.odd++
+		l.freeNow(p)
+		p = l.pieces[e.Addr]
+	}
+	size := l.config.Round(e.Size)
+	if p == nil || p.size < size {
+		if p != nil {
+			l.odd++
+		}
+		p = l.loose(e.Addr, size, e.Stream)
+	} else if l.config.Splits(p.size, size) {
+		l.cut(p, size)
+	}
+	p.requested, p.owner, p.category, p.stream, p.began = e.Size, e.Owner, e.Category, e.Stream, i
+	l.take(p)
+}
+
+func (l *ledger) take(p *piece) {
+	p.state = alloc.Active
+	l.move(p, alloc.Taken(p.requested, p.size))
+	l.tally(p, p.size, 0, 1, 0)
+}
+
+func (l *ledger) deferFree(p *piece, i int) {
+	p.state, p.began, p.mallocs = alloc.PendingFree, i, l.mallocs
+	l.move(p, alloc.Deferred(p.size))
+	l.tally(p, 0, p.size, 0, 1)
+}
+
+func (l *ledger) complete(p *piece, e *Event) {
+	if p.began >= 0 {
+		l.delays.add(&l.trace[p.began], e, l.mallocs-p.mallocs)
+	}
+	l.tally(p, -p.size, -p.size, -1, -1)
+	l.move(p, alloc.Completed(p.requested, p.size))
+	l.merge(p)
+}
+
+func (l *ledger) freeNow(p *piece) {
+	if p.state == alloc.PendingFree {
+		l.tally(p, -p.size, -p.size, -1, -1)
+		l.move(p, alloc.Completed(p.requested, p.size))
+	} else {
+		l.tally(p, -p.size, 0, -1, 0)
+		l.move(p, alloc.Freed(p.requested, p.size))
+	}
+	l.merge(p)
+}
+
+func (l *ledger) move(p *piece, c alloc.Counts) {
+	l.meter.Move(c)
+	l.stream(p.stream).Move(c)
+}
+
+func (l *ledger) stream(s alloc.Stream) *alloc.Meter {
+	m := l.streams[s]
+	if m == nil {
+		m = &alloc.Meter{}
+		l.streams[s] = m
+	}
+	return m
+}
+
+func (l *ledger) tally(p *piece, active, pending int64, blocks, pendingBlocks int) {
+	l.uses[p.owner].add(active, pending, blocks, pendingBlocks)
+	l.labels[p.category].add(active, pending, blocks, pendingBlocks)
+}
+
+func (u *use) add(active, pending int64, blocks, pendingBlocks int) {
+	u.Active += active
+	u.Pending += pending
+	u.Blocks += blocks
+	u.PendingBlocks += pendingBlocks
+	u.PeakActive = max(u.PeakActive, u.Active)
+	u.PeakPending = max(u.PeakPending, u.Pending)
+	u.Depth = max(u.Depth, u.PendingBlocks)
+}
+
+func (d *delays) add(from, to *Event, mallocs int) {
+	d.Count++
+	d.MaxMallocs = max(d.MaxMallocs, mallocs)
+	if from.Time > 0 && to.Time >= from.Time {
+		d.Timed++
+		d.Micros += to.Time - from.Time
+		d.MaxMicros = max(d.MaxMicros, to.Time-from.Time)
+	}
+}
+
+// newPiece makes a piece, of a used one if there is one.
+func (l *ledger) newPiece(v piece) *piece {
+	p := l.free
+	if p == nil {
+		p = &piece{}
+	} else {
+		l.free = p.next
+	}
+	*p = v
+	return p
+}
+
+// drop forgets p.
+func (l *ledger) drop(p *piece) {
+	if p.prev != nil {
+		p.prev.next = p.next
+	}
+	if p.next != nil {
+		p.next.prev = p.prev
+	}
+	if l.pieces[p.addr] == p {
+		delete(l.pieces, p.addr)
+	}
+	if l.tails[p.end()] == p {
+		delete(l.tails, p.end())
+	}
+	*p = piece{next: l.free}
+	l.free = p
+}
+
+// cut splits a free piece after size bytes and returns the rest.
+func (l *ledger) cut(p *piece, size int64) *piece {
+	rest := l.newPiece(piece{addr: p.addr + uint64(size), size: p.size - size, stream: p.stream, expandable: p.expandable, prev: p, next: p.next})
+	if rest.next != nil {
+		rest.next.prev = rest
+	}
+	p.next, p.size = rest, size
+	l.pieces[rest.addr] = rest
+	l.noteTail(rest)
+	return rest
+}
+
+func (p *piece) end() uint64 { return p.addr + uint64(p.size) }
+
+func (l *ledger) noteTail(p *piece) {
+	if p.expandable && p.next == nil {
+		l.tails[p.end()] = p
+	}
+}
+
+// loose makes a piece outside any segment that is known.
+func (l *ledger) loose(addr uint64, size int64, s alloc.Stream) *piece {
+	p := l.newPiece(piece{addr: addr, size: size, stream: s, loose: true})
+	l.pieces[addr] = p
+	return p
+}
+
+// merge makes a block free space again, one with its free neighbours. A loose one is gone.
+func (l *ledger) merge(p *piece) {
+	if p.loose {
+		l.drop(p)
+		return
+	}
+	p.state, p.owner, p.category = alloc.Inactive, 0, 0
+	if n := p.next; n != nil && n.state == alloc.Inactive {
+		p.size += n.size
+		l.drop(n)
+	}
+	if v := p.prev; v != nil && v.state == alloc.Inactive {
+		v.size += p.size
+		l.drop(p)
+		p = v
+	}
+	l.noteTail(p)
+}
+
+// addSegment makes s free space and returns it. Mapped ranges of one expandable segment that touch are one.
+func (l *ledger) addSegment(s span) *piece {
+	l.reserve(s.stream, s.size)
+	if l.pieces[s.addr] != nil {
+		l.odd++
+		return nil
+	}
+	p := l.newPiece(piece{addr: s.addr, size: s.size, stream: s.stream, expandable: s.expandable})
+	l.pieces[s.addr] = p
+	if !s.expandable {
+		return p
+	}
+	if n := l.pieces[s.end()]; n != nil && n.expandable && n.stream == s.stream && n.prev == nil {
+		p.next, n.prev = n, p
+	}
+	if v := l.tails[s.addr]; v != nil && v.stream == s.stream {
+		p.prev, v.next = v, p
+		delete(l.tails, s.addr)
+		if v.state == alloc.Inactive {
+			l.merge(p)
+			return v
+		}
+	}
+	l.merge(p)
+	return p
+}
+
+func (l *ledger) reserve(s alloc.Stream, bytes int64) {
+	l.meter.Move(alloc.Counts{Reserved: bytes})
+	l.stream(s).Move(alloc.Counts{Reserved: bytes})
+}
+
+// dropSegment takes the range of e, which is free, away.
+func (l *ledger) dropSegment(e *Event) {
+	l.reserve(e.Stream, -e.Size)
+	p := l.around(e.Addr)
+	if p == nil || e.Addr+uint64(e.Size) > p.end() {
+		l.odd++
+		return
+	}
+	if e.Addr > p.addr {
+		p = l.cut(p, int64(e.Addr-p.addr))
+	}
+	if e.Size < p.size {
+		l.cut(p, e.Size)
+	}
+	before := p.prev
+	if p.next != nil {
+		p.next.prev = nil
+	}
+	if before != nil {
+		before.next = nil
+		l.noteTail(before)
+	}
+	p.prev, p.next = nil, nil
+	l.drop(p)
+}
+
+// around is the free space that holds addr. Pages are unmapped from a block that begins less than a page before.
+func (l *ledger) around(addr uint64) *piece {
+	for at := addr; at <= addr && addr-at < alloc.LargeSegment; at -= alloc.MinBlock {
+		if p := l.pieces[at]; p != nil {
+			if p.state != alloc.Inactive || p.end() <= addr {
+				return nil
+			}
+			return p
+		}
+	}
+	return nil
+}
+
+// sorted lists the pieces by address.
+func (l *ledger) sorted() []*piece {
+	list := make([]*piece, 0, len(l.pieces))
+	for _, p := range l.pieces {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b *piece) int { return cmp.Compare(a.addr, b.addr) })
+	return list
+}

@@ -1,0 +1,96 @@
+package snapshot
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"titan/libtitan/alloc"
+)
+
+// recordTrace runs an allocator and returns its trace and its counters.
+func recordTrace(t require.TestingT, c alloc.Config, run func(a *alloc.Allocator, d *alloc.Virtual)) ([]byte, alloc.Meter) {
+	var b bytes.Buffer
+	w, err := NewWriter(&b, 1, c)
+	require.NoError(t, err)
+	d := &alloc.Virtual{}
+	a, err := alloc.New(d, alloc.Options{Config: c, Trace: w.Event})
+	require.NoError(t, err)
+	run(a, d)
+	require.NoError(t, w.Close())
+	return b.Bytes(), a.Stats().Meter
+}
+
+// The allocator's counters, the analysis of its trace, and a replay of the trace are three ways to one result.
+func TestTraceTellsAll(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := alloc.Config{
+			Policy:       alloc.Policy(rapid.IntRange(0, 2).Draw(t, "policy")),
+			Expandable:   rapid.Bool().Draw(t, "expandable"),
+			MaxSplitSize: rapid.SampledFrom([]int64{0, 25 << 20}).Draw(t, "max split"),
+		}
+		data, want := recordTrace(t, c, func(a *alloc.Allocator, d *alloc.Virtual) { exercise(t, a, d) })
+		s, err := Parse(data)
+		require.NoError(t, err)
+		d, err := s.Device(-1)
+		require.NoError(t, err)
+		require.Equal(t, 1, d.Index)
+		r := Analyze(s, d)
+		// A deferred free that completes before anything else happens looks like one that was not deferred.
+		require.LessOrEqual(t, r.Peak.Pending, want.Peak.Pending)
+		want.Peak.Pending = r.Peak.Pending
+		require.Equal(t, want, alloc.Meter{Now: r.End, Peak: r.Peak, AtPeakActive: r.AtPeakActive})
+		require.NotContains(t, r.Notes, "passed over")
+		o, err := Replay{Policy: Recorded, Config: s.Config, AsRecorded: true}.Run(s, d)
+		require.NoError(t, err)
+		require.Equal(t, want, o.Meter)
+		for _, p := range []Policy{Hold, SameStream} {
+			o, err := Replay{Policy: p, Config: s.Config}.Run(s, d)
+			require.NoError(t, err)
+			require.Zero(t, o.Peak.Pending)
+			if p == SameStream {
+				require.Equal(t, want.Peak.Requested > 0, o.Peak.Requested > 0)
+				require.LessOrEqual(t, o.Peak.Requested, want.Peak.Requested)
+			}
+		}
+	})
+}
+
+func exercise(t *rapid.T, a *alloc.Allocator, d *alloc.Virtual) {
+	var live []*alloc.Block
+	sizes := rapid.OneOf(rapid.Int64Range(1, 4096), rapid.Int64Range(1, 3<<20), rapid.Int64Range(1<<20, 40<<20))
+	for range rapid.IntRange(1, 60).Draw(t, "steps") {
+		switch do := rapid.IntRange(0, 9).Draw(t, "do"); {
+		case do < 5 || len(live) == 0:
+			b, err := a.Malloc(alloc.Request{Bytes: sizes.Draw(t, "bytes"), Stream: alloc.Stream(rapid.IntRange(0, 1).Draw(t, "stream")), Owner: "layers.0"})
+			require.NoError(t, err)
+			live = append(live, b)
+		case do < 8:
+			i := rapid.IntRange(0, len(live)-1).Draw(t, "which")
+			if rapid.Bool().Draw(t, "shared") {
+				a.Use(live[i], 2)
+			}
+			require.NoError(t, a.Free(live[i]))
+			live = append(live[:i], live[i+1:]...)
+		case do == 8:
+			d.Finish(2, 1)
+			a.Wait(alloc.Stream(rapid.IntRange(0, 1).Draw(t, "waiter")), 2)
+		default:
+			require.NoError(t, a.EmptyCache())
+		}
+	}
+}
+
+func TestTraceOfADeadProcess(t *testing.T) {
+	data, _ := recordTrace(t, alloc.Config{}, func(a *alloc.Allocator, d *alloc.Virtual) {
+		_, err := a.Malloc(alloc.Request{Bytes: 5})
+		require.NoError(t, err)
+	})
+	s, err := Parse(data[:len(data)-8])
+	require.NoError(t, err)
+	require.Len(t, s.Devices[0].Trace, 2)
+	_, err = Parse(data[:len(data)-30])
+	require.ErrorContains(t, err, "truncated")
+}
