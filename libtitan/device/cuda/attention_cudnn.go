@@ -1,0 +1,161 @@
+package cuda
+
+import "math"
+
+// The ids of the tensors that lie in memory.
+const (
+	idQ = iota + 1
+	idK
+	idV
+	idO
+	idLSE
+	idDO
+	idDQ
+	idDK
+	idDV
+	idDelta // scratch: row sums of do·o
+	idSumDQ // scratch: dq in float32
+)
+
+// attnGraph describes attention to cuDNN: its tensors are [batch, heads, rows, columns] with the strides of memory that
+// is [batch, rows, heads, columns].
+type attnGraph struct {
+	*builder
+	b, s, hq, hk, d int64
+}
+
+func (e *Engine) attnPlan(s AttnShape, backward bool) (*dnnPlan, error) {
+	lib, err := e.cudnn()
+	if err != nil {
+		return nil, err
+	}
+	key := dnnKey{s, backward}
+	if p := lib.plans[key]; p != nil {
+		return p, nil
+	}
+	g := attnGraph{lib.builder(), int64(s.Batch), int64(s.SeqQ), int64(s.Heads), int64(s.KVHeads), int64(s.HeadDim)}
+	if backward {
+		g.backward(s.Scale, e.Deterministic)
+	} else {
+		g.forward(s.Scale)
+	}
+	p, err := g.plan()
+	if err == nil {
+		lib.plans[key] = p
+	}
+	return p, err
+}
+
+func (e *Engine) fusedAttention(o, lse, q, k, v Ptr, s AttnShape) (Work, error) {
+	p, err := e.attnPlan(s, false)
+	if err != nil {
+		return nil, err
+	}
+	return e.bindPlan(p, "cuDNN attention", map[int64]Ptr{idQ: q, idK: k, idV: v, idO: o, idLSE: lse})
+}
+
+func (e *Engine) fusedAttentionBackward(dq, dk, dv, do, q, k, v, o, lse Ptr, s AttnShape) (Work, error) {
+	p, err := e.attnPlan(s, true)
+	if err != nil {
+		return nil, err
+	}
+	rows := s.Batch * s.Heads * s.SeqQ
+	// cuDNN's workspace, delta and the accumulator are in use at once.
+	workspace, delta := roundUp(p.workspace, 256), roundUp(4*rows, 256)
+	room, err := e.scratchFor(workspace + delta + 4*rows*s.HeadDim)
+	if err != nil {
+		return nil, err
+	}
+	tensors := map[int64]Ptr{idQ: q, idK: k, idV: v, idO: o, idLSE: lse, idDO: do, idDQ: dq, idDK: dk, idDV: dv, idDelta: room + Ptr(workspace)}
+	if !e.Deterministic {
+		tensors[idSumDQ] = room + Ptr(workspace+delta)
+	}
+	return e.bindPlan(p, "cuDNN attention backward", tensors)
+}
+
+func (g *attnGraph) scores() dims { return dims{g.b, g.hq, g.s, g.s} }
+func (g *attnGraph) rows() dims   { return dims{g.b, g.hq, g.s, 1} }
+func (g *attnGraph) full() dims   { return dims{g.b, g.hq, g.s, g.d} }
+
+func (g *attnGraph) heads(h, id int64) dnnTensor {
+	return g.tensor(dnnBF16, dims{g.b, h, g.s, g.d}, dims{g.s * h * g.d, g.d, h * g.d, 1}, id, false)
+}
+
+// transposed is the same memory with rows and columns exchanged: the second operand of a product.
+func (g *attnGraph) transposed(h, id int64) dnnTensor {
+	return g.tensor(dnnBF16, dims{g.b, h, g.d, g.s}, dims{g.s * h * g.d, g.d, 1, h * g.d}, id, false)
+}
+
+func (g *attnGraph) perRow(id int64) dnnTensor {
+	return g.tensor(dnnFloat, g.rows(), g.rows().dense(), id, false)
+}
+
+// causal keeps scores where row >= column and sets the others to minus infinity.
+func (g *attnGraph) causal(score dnnTensor) dnnTensor {
+	row := g.pointwise(opIndex, dnnFloat, 2, g.virtual(dnnInt32, score.sizes), score)
+	column := g.pointwise(opIndex, dnnFloat, 3, g.virtual(dnnInt32, score.sizes), score)
+	keep := g.pointwise(opNotLess, dnnBool, 0, g.virtual(dnnBool, score.sizes), row, column)
+	return g.float(opSelect, score, g.scalar(float32(math.Inf(-1))), keep)
+}
+
+// forward is o = softmax(scale·q·kᵀ)·v with its log-sum-exp. The engines know the graph by its order.
+func (g *attnGraph) forward(scale float32) {
+	q, kT, v := g.heads(g.hq, idQ), g.transposed(g.hk, idK), g.heads(g.hk, idV)
+	s := g.virtual(dnnFloat, g.scores())
+	g.matmul(q, kT, s)
+	s = g.causal(g.float(opMul, s, g.scalar(scale)))
+	top := g.reduce(reduceMax, s, g.virtual(dnnFloat, g.rows()))
+	e := g.float(opExp, g.float(opSub, s, top))
+	sum := g.reduce(reduceSum, e, g.virtual(dnnFloat, g.rows()))
+	g.pointwise(opAdd, dnnFloat, 0, g.perRow(idLSE), top, g.float(opLog, sum))
+	p := g.pointwise(opDiv, dnnFloat, 0, g.virtual(dnnBF16, g.scores()), e, sum)
+	g.matmul(p, v, g.heads(g.hq, idO))
+}
+
+// backward computes the scores again. dq is summed in a float accumulator by many blocks at once, whose order varies,
+// or, deterministic, by one product at its end.
+func (g *attnGraph) backward(scale float32, deterministic bool) {
+	scoresT := dims{g.hq * g.s * g.s, g.s * g.s, 1, g.s}
+	q, kT, vT := g.heads(g.hq, idQ), g.transposed(g.hk, idK), g.transposed(g.hk, idV)
+	o, do := g.heads(g.hq, idO), g.heads(g.hq, idDO)
+	factor := g.scalar(scale)
+	t := g.tensor(dnnFloat, g.full(), dims{g.hq * g.s * g.d, g.s * g.d, g.hq * g.d, 1}, 0, false)
+	g.pointwise(opMul, dnnFloat, 0, t, do, o)
+	sum := g.reduce(reduceSum, t, g.virtual(dnnFloat, g.rows()))
+	delta := g.pointwise(opMul, dnnFloat, 0, g.perRow(idDelta), sum, g.scalar(1))
+	// p = exp(scale·q·kᵀ - lse)
+	s := g.virtual(dnnFloat, g.scores())
+	g.matmul(q, kT, s)
+	s = g.float(opSub, g.float(opMul, s, factor), g.perRow(idLSE))
+	p := g.float(opExp, g.causal(s))
+	// dv = pᵀ·do
+	pT := g.reshape(p, g.tensor(dnnBF16, g.scores(), scoresT, 0, false))
+	g.perGroup(pT, do, g.heads(g.hk, idDV))
+	// ds = p·(do·vᵀ - delta)·scale, dk = dsᵀ·q
+	dp := g.virtual(dnnFloat, g.scores())
+	g.matmul(do, vT, dp)
+	ds := g.float(opMul, g.float(opMul, g.float(opSub, dp, delta), p), factor)
+	dsT := g.reshape(ds, g.tensor(dnnBF16, g.scores(), scoresT, 0, false))
+	g.perGroup(dsT, q, g.heads(g.hk, idDK))
+	// dq = ds·k
+	k := g.reshape(kT, g.tensor(dnnFloat, dims{g.b, g.hk, g.s, g.d}, dims{g.s * g.hk * g.d, g.d, g.hk * g.d, 1}, 0, false))
+	dq := g.heads(g.hq, idDQ)
+	if deterministic {
+		g.matmul(ds, k, dq)
+		return
+	}
+	acc := g.tensor(dnnFloat, g.full(), g.full().dense(), idSumDQ, false)
+	g.matmul(ds, k, acc)
+	g.pointwise(opIdentity, dnnFloat, 0, dq, acc)
+}
+
+// perGroup multiplies and, with fewer key heads than query heads, adds the heads of each group.
+func (g *attnGraph) perGroup(x, y, out dnnTensor) {
+	if g.hq == g.hk {
+		g.matmul(x, y, out)
+		return
+	}
+	all := g.virtual(dnnBF16, g.full())
+	g.matmul(x, y, all)
+	g.reduce(reduceSum, all, out)
+}

@@ -1,0 +1,89 @@
+// Kernels that treat every element alike. T, A, B are float or bf16; N elements a thread at once. n counts elements;
+// the last n % N are done one by one. Each result is rounded once: within half a unit of its type of the float result.
+#include "common.cuh"
+
+// each calls f.run<N>(i) for the whole groups of N and f.run<1>(i) for what is left.
+template <int N, class F> __device__ inline void each(i64 n, F f) {
+  i64 group = blockIdx.x * (i64)blockDim.x + threadIdx.x, whole = n / N;
+  if (group < whole) f.template run<N>(group * N);
+  else if (group - whole < n - whole * N) f.template run<1>(whole * N + group - whole);
+}
+
+template <class A, class B> struct cast_op {
+  const A* x; B* y;
+  template <int N> __device__ void run(i64 i) { float f[N]; load(f, x + i); store(y + i, f); }
+};
+// y = x in another type.
+template <class A, class B, int N> __global__ void cast(const A* x, B* y, i64 n) { each<N>(n, cast_op<A, B>{x, y}); }
+
+template <class T> struct list { const T* x[16]; };
+template <class T> struct add_op {
+  const list<T>& in; T* y; i64 count;
+  template <int N> __device__ void run(i64 i) {
+    float s[N], f[N];
+    load(s, in.x[0] + i);
+    for (int j = 1; j < count; j++) {
+      load(f, in.x[j] + i);
+#pragma unroll
+      for (int k = 0; k < N; k++) s[k] += f[k];
+    }
+    store(y + i, s);
+  }
+};
+// y = x[0] + x[1] + ..., in that order; y may be one of them.
+template <class T, int N> __global__ void add(const __grid_constant__ list<T> in, T* y, i64 count, i64 n) { each<N>(n, add_op<T>{in, y, count}); }
+
+// The logistic function: the hardware's approximations where the result is rounded to bf16.
+__device__ inline float sigmoid(float x, const float*) { return 1 / (1 + expf(-x)); }
+__device__ inline float sigmoid(float x, const bf16*) { return __fdividef(1, 1 + __expf(-x)); }
+
+template <class T> struct swiglu_op {
+  const T *a, *b; T* y;
+  template <int N> __device__ void run(i64 i) {
+    float f[N], g[N];
+    load(f, a + i), load(g, b + i);
+#pragma unroll
+    for (int k = 0; k < N; k++) f[k] = f[k] * sigmoid(f[k], a) * g[k];
+    store(y + i, f);
+  }
+};
+// y = a * sigmoid(a) * b.
+template <class T, int N> __global__ void swiglu(const T* a, const T* b, T* y, i64 n) { each<N>(n, swiglu_op<T>{a, b, y}); }
+
+template <class T> struct swiglu_backward_op {
+  const T *dy, *a, *b; T *da, *db;
+  template <int N> __device__ void run(i64 i) {
+    float d[N], f[N], g[N];
+    load(d, dy + i), load(f, a + i), load(g, b + i);
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      float s = sigmoid(f[k], a), db = d[k] * f[k] * s;
+      f[k] = d[k] * g[k] * s * (1 + f[k] * (1 - s));
+      g[k] = db;
+    }
+    store(da + i, f), store(db + i, g);
+  }
+};
+// With s = sigmoid(a): da = dy * b * s * (1 + a * (1-s)), db = dy * a * s.
+template <class T, int N> __global__ void swiglu_backward(const T* dy, const T* a, const T* b, T* da, T* db, i64 n) {
+  each<N>(n, swiglu_backward_op<T>{dy, a, b, da, db});
+}
+
+// Turns pairs (x[2i], x[2i+1]) of each head by the angle of their position: x is [batch, seq, heads, dim], cos and sin
+// float [seq, dim/2]. sign -1 turns back. N divides dim.
+template <class T, int N>
+__global__ void rope(const T* x, const float* __restrict__ cos, const float* __restrict__ sin, T* y, i64 n, i64 seq, i64 heads, i64 dim, float sign) {
+  u32 i = (blockIdx.x * blockDim.x + threadIdx.x) * N;  // n fits in 32 bits
+  if (i >= n) return;
+  u32 d = dim, row = i / d, position = row / (u32)heads % (u32)seq;
+  i64 t = (i64)position * (d / 2) + (i - row * d) / 2;
+  float f[N], c[N / 2], s[N / 2];
+  load(f, x + i), load(c, cos + t), load(s, sin + t);
+#pragma unroll
+  for (int k = 0; k < N / 2; k++) {
+    float re = f[2 * k], im = f[2 * k + 1], sn = sign * s[k];
+    f[2 * k] = re * c[k] - im * sn;
+    f[2 * k + 1] = re * sn + im * c[k];
+  }
+  store(y + i, f);
+}

@@ -1,0 +1,51 @@
+package cuda
+
+import (
+	_ "embed"
+
+	"titan/libtitan/dtype"
+)
+
+//go:embed embedding.cu
+var embeddingSource string
+
+func embeddingKernels() source {
+	s := source{"embedding.cu", embeddingSource, nil}
+	for _, t := range computed {
+		for _, n := range []int{1, 16 / t.Size()} {
+			s.kernels = append(s.kernels, flatKernel("embedding", t, n))
+		}
+		for _, n := range []int{1, 4} {
+			s.kernels = append(s.kernels, flatKernel("embedding_backward", t, n))
+		}
+	}
+	return s
+}
+
+// Vocab is the part of a vocabulary that a rank holds: ids First up to First+Size. Ids elsewhere are other ranks'.
+type Vocab struct{ First, Size int }
+
+// Embedding copies rows of table [Size, dim] to y [tokens, dim] by int32 ids, zeros for ids elsewhere.
+func (e *Engine) Embedding(t dtype.DType, y, table, ids Ptr, tokens int, v Vocab, dim int) (Work, error) {
+	n := lanes(t, dim)
+	threads := min(maxThreads, roundUp(dim/n, 32))
+	return e.bind(flatKernel("embedding", t, n), grid{x: tokens, y: blocksOf(dim/n, threads), threads: threads}, pack(ids, table, y, v.First, v.Size, dim))
+}
+
+// EmbeddingBackward sums the rows of dy [tokens, dim], of t, into the rows of dw [Size, dim], float32, that they came
+// from, in the order of tokens; it adds to what dw holds if add is set, else overwrites all of dw.
+func (e *Engine) EmbeddingBackward(t dtype.DType, dw, dy, ids Ptr, tokens int, v Vocab, dim int, add bool) (Work, error) {
+	n := 4
+	if dim%n != 0 {
+		n = 1
+	}
+	threads := maxThreads
+	if dim <= 4*maxThreads { // so that several blocks share the rows of a frequent id
+		threads = 64
+	}
+	sum, err := e.bind(flatKernel("embedding_backward", t, n), grid{x: tokens, y: blocksOf(dim/n, threads), threads: threads}, pack(dy, ids, dw, tokens, v.First, v.Size, dim))
+	if add || err != nil {
+		return sum, err
+	}
+	return sequence(func() error { return e.Stream.Zero(dw, 4*v.Size*dim) }, sum), nil
+}

@@ -1,0 +1,7 @@
+package cuda
+
+// common are the kernels that every model uses, compiled when an engine is made. Those that have a form for each shape
+// are compiled when a shape asks for them.
+func common() []source {
+	return []source{elementwiseKernels(), embeddingKernels(), lossKernels(), optimKernels()}
+}

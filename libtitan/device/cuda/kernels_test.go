@@ -1,0 +1,288 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"titan/libtitan/dtype"
+	"titan/libtitan/op"
+)
+
+// each runs f for each type that kernels compute with.
+func each(t *testing.T, name string, f func(t *testing.T, kind dtype.DType)) {
+	for _, kind := range computed {
+		t.Run(fmt.Sprintf("%s/%v", name, kind), func(t *testing.T) { f(t, kind) })
+	}
+}
+
+func TestRMSNorm(t *testing.T) {
+	for _, c := range []struct{ rows, dim int }{{5, 16}, {37, 256}, {600, 2048}, {70, 4096}, {9, 8192}, {21, 33}, {3, 1000}} {
+		each(t, fmt.Sprint(c), func(t *testing.T, kind dtype.DType) {
+			e := gpu(t)
+			x, w, dy := random(t, e, kind, 1, c.rows*c.dim), random(t, e, kind, 2, c.dim), random(t, e, kind, 3, c.rows*c.dim)
+			y, rstd, dx := blank(t, e, kind, c.rows*c.dim), blank(t, e, dtype.Float32, c.rows), blank(t, e, kind, c.rows*c.dim)
+			dw, sum := blank(t, e, dtype.Float32, c.dim), random(t, e, dtype.Float32, 4, c.dim)
+			does(t)(e.RMSNorm(kind, y.p, rstd.p, x.p, w.p, c.rows, c.dim, 1e-5))
+			does(t)(e.RMSNormBackward(kind, dx.p, dw.p, dy.p, x.p, w.p, rstd.p, c.rows, c.dim, false))
+			does(t)(e.RMSNormBackward(kind, dx.p, sum.p, dy.p, x.p, w.p, rstd.p, c.rows, c.dim, true))
+			r := newReference(t)
+			vy := op.RMSNorm(r.g, r.input(x, 1, c.rows, c.dim), r.input(w, c.dim), 1e-5)
+			d := r.backward(vy, r.input(dy, 1, c.rows, c.dim), nil)
+			want := r.eval()
+			near(t, want[vy].Data, y, tolerance(kind, 2e-6), "y")
+			near(t, want[vy.Node.Results[1]].Data, rstd, 1e-6, "rstd")
+			near(t, want[d[0]].Data, dx, tolerance(kind, 4e-6), "dx")
+			near(t, want[d[1]].Data, dw, 2e-5, "dw")
+			for i, v := range want[d[1]].Data {
+				sum.host[i] += v
+			}
+			near(t, sum.host, sum, 2e-5, "dw added")
+		})
+	}
+}
+
+func TestElementwise(t *testing.T) {
+	for _, n := range []int{1, 7, 4096, 100_003} {
+		each(t, fmt.Sprint(n), func(t *testing.T, kind dtype.DType) {
+			e := gpu(t)
+			a, b, dy := put(t, e, kind, values(kind, 1, n, 4)), random(t, e, kind, 2, n), random(t, e, kind, 3, n)
+			y, da, db := blank(t, e, kind, n), blank(t, e, kind, n), blank(t, e, kind, n)
+			does(t)(e.SwiGLU(kind, y.p, a.p, b.p, n))
+			does(t)(e.SwiGLUBackward(kind, da.p, db.p, dy.p, a.p, b.p, n))
+			r := newReference(t)
+			vy := op.SwiGLU(r.g, r.input(a, 1, 1, n), r.input(b, 1, 1, n))
+			d := r.backward(vy, r.input(dy, 1, 1, n))
+			want := r.eval()
+			near(t, want[vy].Data, y, tolerance(kind, 1e-6), "swiglu")
+			near(t, want[d[0]].Data, da, tolerance(kind, 1e-6), "da")
+			near(t, want[d[1]].Data, db, tolerance(kind, 1e-6), "db")
+
+			sum := blank(t, e, kind, n)
+			does(t)(e.Add(kind, sum.p, n, a.p, b.p, dy.p))
+			total := make([]float64, n)
+			for i := range total {
+				total[i] = a.host[i] + b.host[i] + dy.host[i]
+			}
+			near(t, total, sum, tolerance(kind, 1e-6), "sum of three")
+			does(t)(e.Add(kind, b.p, n, a.p, b.p))
+			for i := range total {
+				total[i] = a.host[i] + b.host[i]
+			}
+			near(t, total, b, tolerance(kind, 1e-6), "sum in place")
+		})
+	}
+}
+
+// Casts round to nearest even, as the host does: the same bits.
+func TestCast(t *testing.T) {
+	const n = 4099
+	e := gpu(t)
+	x := random(t, e, dtype.Float32, 1, n)
+	x.host = values(dtype.Float32, 1, n, 1)
+	narrow, wide := blank(t, e, dtype.BFloat16, n), blank(t, e, dtype.Float32, n)
+	does(t)(e.Cast(dtype.BFloat16, narrow.p, dtype.Float32, x.p, n))
+	does(t)(e.Cast(dtype.Float32, wide.p, dtype.BFloat16, narrow.p, n))
+	want := make([]float64, n)
+	for i, v := range x.host {
+		want[i] = float64(dtype.F32(dtype.BF16(float32(v))))
+	}
+	require.Equal(t, want, narrow.get())
+	require.Equal(t, want, wide.get())
+}
+
+func TestRope(t *testing.T) {
+	for _, c := range []struct{ b, s, n, h int }{{2, 5, 3, 16}, {1, 70, 4, 128}, {1, 3, 2, 6}} {
+		each(t, fmt.Sprint(c), func(t *testing.T, kind dtype.DType) {
+			e := gpu(t)
+			x := random(t, e, kind, 1, c.b*c.s*c.n*c.h)
+			r := newReference(t)
+			cos, sin := op.RopeTable(r.g, op.RopeTableAttr{SeqLen: c.s, HeadDim: c.h, Theta: 5e5})
+			vy := op.Rope(r.g, r.input(x, c.b, c.s, c.n, c.h), cos, sin)
+			back := r.backward(vy, r.input(x, c.b, c.s, c.n, c.h))[0]
+			want := r.eval()
+			dc, ds := put(t, e, dtype.Float32, want[cos].Data), put(t, e, dtype.Float32, want[sin].Data)
+			y, dx := blank(t, e, kind, len(x.host)), blank(t, e, kind, len(x.host))
+			does(t)(e.Rope(kind, y.p, x.p, dc.p, ds.p, c.b, c.s, c.n, c.h, false))
+			does(t)(e.Rope(kind, dx.p, x.p, dc.p, ds.p, c.b, c.s, c.n, c.h, true))
+			near(t, want[vy].Data, y, tolerance(kind, 1e-6), "forward")
+			near(t, want[back].Data, dx, tolerance(kind, 1e-6), "backward")
+		})
+	}
+}
+
+func TestEmbedding(t *testing.T) {
+	for _, c := range []struct{ tokens, vocab, dim int }{{7, 5, 16}, {3000, 40, 256}, {1500, 1000, 1028}, {90, 11, 33}} {
+		each(t, fmt.Sprint(c), func(t *testing.T, kind dtype.DType) {
+			e := gpu(t)
+			ids := make([]float64, c.tokens)
+			for i := range ids {
+				ids[i] = float64(rand.New(rand.NewPCG(uint64(i), 3)).IntN(c.vocab))
+			}
+			table, dy := random(t, e, kind, 1, c.vocab*c.dim), random(t, e, kind, 2, c.tokens*c.dim)
+			at := put(t, e, dtype.Int32, ids)
+			r := newReference(t)
+			vy := op.Embedding(r.g, r.input(at, 1, c.tokens), r.input(table, c.vocab, c.dim))
+			back := r.backward(vy, r.input(dy, 1, c.tokens, c.dim))[1]
+			want := r.eval()
+			y, dw := blank(t, e, kind, c.tokens*c.dim), blank(t, e, dtype.Float32, c.vocab*c.dim)
+			whole := Vocab{0, c.vocab}
+			does(t)(e.Embedding(kind, y.p, table.p, at.p, c.tokens, whole, c.dim))
+			does(t)(e.EmbeddingBackward(kind, dw.p, dy.p, at.p, c.tokens, whole, c.dim, false))
+			near(t, want[vy].Data, y, 0, "rows")
+			near(t, want[back].Data, dw, 1e-5, "gradient")
+
+			// A rank's part of the vocabulary: ids elsewhere give zeros and no gradient.
+			first := c.vocab / 2
+			part := Vocab{first, c.vocab - first}
+			for i, id := range ids {
+				if int(id) < first {
+					clear(want[vy].Data[i*c.dim:][:c.dim])
+				}
+			}
+			sum := random(t, e, dtype.Float32, 5, part.Size*c.dim)
+			does(t)(e.Embedding(kind, y.p, table.p+Ptr(first*c.dim*kind.Size()), at.p, c.tokens, part, c.dim))
+			does(t)(e.EmbeddingBackward(kind, sum.p, dy.p, at.p, c.tokens, part, c.dim, true))
+			near(t, want[vy].Data, y, 0, "rows of a part")
+			for i, v := range want[back].Data[first*c.dim:] {
+				sum.host[i] += v
+			}
+			near(t, sum.host, sum, 1e-5, "gradient of a part, added")
+		})
+	}
+}
+
+func TestLoss(t *testing.T) {
+	for _, c := range []struct{ rows, vocab int }{{3, 8}, {130, 2048}, {65, 258}, {17, 128256}, {40, 33}} {
+		each(t, fmt.Sprint(c), func(t *testing.T, kind dtype.DType) {
+			e := gpu(t)
+			logits := put(t, e, kind, values(kind, 1, c.rows*c.vocab, 3))
+			labels := make([]float64, c.rows)
+			for i := range labels {
+				labels[i] = float64(i * 7919 % c.vocab)
+			}
+			labels[c.rows/2] = op.Ignored
+			at, scale := put(t, e, dtype.Int32, labels), put(t, e, dtype.Float32, []float64{0.25})
+			r := newReference(t)
+			vl := r.input(logits, 1, c.rows, c.vocab)
+			loss := op.CrossEntropy(r.g, vl, r.input(at, 1, c.rows))
+			back := r.backward(loss, r.input(scale), nil)[0]
+			want := r.eval()
+			lse := want[loss.Node.Results[1]].Data
+
+			gotLoss, gotLSE, d := blank(t, e, dtype.Float32, 1), blank(t, e, dtype.Float32, c.rows), blank(t, e, kind, c.rows*c.vocab)
+			does(t)(e.CrossEntropy(kind, gotLoss.p, gotLSE.p, logits.p, at.p, c.rows, c.vocab))
+			does(t)(e.CrossEntropyBackward(kind, d.p, logits.p, at.p, gotLSE.p, scale.p, c.rows, Vocab{0, c.vocab}))
+			check := func(what string) {
+				near(t, want[loss].Data, gotLoss, 1e-6, what+" loss")
+				near(t, lse, gotLSE, 1e-6, what+" lse")
+			}
+			check("whole")
+			near(t, want[back].Data, d, tolerance(kind, 1e-6)/4, "gradient")
+
+			// The vocabulary in two parts, as two ranks have it.
+			half := c.vocab / 2 / 8 * 8
+			parts := []Vocab{{0, half}, {half, c.vocab - half}}
+			var tops, sums, picks [2]array
+			top := make([]float64, c.rows)
+			for i := range top {
+				top[i] = math.Inf(-1)
+			}
+			var piece [2]array
+			for p, v := range parts {
+				var x []float64
+				for i := range c.rows {
+					x = append(x, logits.host[i*c.vocab+v.First:][:v.Size]...)
+				}
+				piece[p] = put(t, e, kind, x)
+				tops[p] = blank(t, e, dtype.Float32, c.rows)
+				does(t)(e.RowMax(kind, tops[p].p, piece[p].p, c.rows, v.Size))
+				for i, m := range tops[p].get() {
+					top[i] = max(top[i], m)
+				}
+			}
+			both := put(t, e, dtype.Float32, top)
+			for p, v := range parts {
+				sums[p], picks[p] = blank(t, e, dtype.Float32, c.rows), blank(t, e, dtype.Float32, c.rows)
+				does(t)(e.RowSums(kind, sums[p].p, picks[p].p, piece[p].p, at.p, both.p, c.rows, v))
+			}
+			does(t)(e.Add(dtype.Float32, sums[0].p, c.rows, sums[0].p, sums[1].p))
+			does(t)(e.Add(dtype.Float32, picks[0].p, c.rows, picks[0].p, picks[1].p))
+			does(t)(e.RowLoss(gotLoss.p, gotLSE.p, both.p, sums[0].p, picks[0].p, at.p, c.rows))
+			check("in parts")
+			for p, v := range parts {
+				out := blank(t, e, kind, c.rows*v.Size)
+				does(t)(e.CrossEntropyBackward(kind, out.p, piece[p].p, at.p, gotLSE.p, scale.p, c.rows, v))
+				var x []float64
+				for i := range c.rows {
+					x = append(x, want[back].Data[i*c.vocab+v.First:][:v.Size]...)
+				}
+				near(t, x, out, tolerance(kind, 1e-6)/4, "gradient of a part")
+			}
+
+			// Both at once, in place.
+			does(t)(e.CrossEntropyBoth(kind, logits.p, gotLoss.p, gotLSE.p, logits.p, at.p, scale.p, c.rows, c.vocab))
+			check("at once")
+			near(t, want[back].Data, logits, tolerance(kind, 1e-6)/4, "gradient in place")
+		})
+	}
+}
+
+// Twenty updates and norms of tensors of several sizes against float64.
+func TestOptimizer(t *testing.T) {
+	e := gpu(t)
+	sizes := []int{1, 3, 2048, 2049, 70_001, 40_000}
+	var params []Param
+	var p, g, m, v [][]float64
+	var arrays []array
+	for i, n := range sizes {
+		a := random(t, e, dtype.Float32, uint64(i), n)
+		zero := make([]float64, n)
+		am, av, ag := put(t, e, dtype.Float32, zero), put(t, e, dtype.Float32, zero), blank(t, e, dtype.Float32, n)
+		params = append(params, Param{a.p, ag.p, am.p, av.p, n})
+		arrays = append(arrays, a)
+		p, g, m, v = append(p, a.host), append(g, nil), append(m, make([]float64, n)), append(v, make([]float64, n))
+	}
+	o, err := e.NewOptimizer(params)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, o.Close()) }()
+	s := AdamW{LR: 8e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, GradScale: 0.7}
+	for step := 1; step <= 20; step++ {
+		s.C1, s.C2 = 1-math.Pow(s.Beta1, float64(step)), 1-math.Pow(s.Beta2, float64(step))
+		for i, n := range sizes {
+			g[i] = values(dtype.Float32, uint64(100*step+i), n, 1)
+			require.NoError(t, e.Upload(params[i].G, bytesOf(floats(g[i]))))
+		}
+		squares, err := o.Squares()
+		require.NoError(t, err)
+		require.NoError(t, o.Update(s))
+		require.NoError(t, e.Stream.Sync())
+		for i := range sizes {
+			var sum float64
+			for j, x := range g[i] {
+				sum += x * x
+				x *= s.GradScale
+				p[i][j] *= 1 - s.LR*s.WeightDecay
+				m[i][j] = s.Beta1*m[i][j] + (1-s.Beta1)*x
+				v[i][j] = s.Beta2*v[i][j] + (1-s.Beta2)*x*x
+				p[i][j] -= s.LR / s.C1 * m[i][j] / (math.Sqrt(v[i][j])/math.Sqrt(s.C2) + s.Eps)
+			}
+			require.InEpsilon(t, sum, squares[i], 1e-12)
+		}
+	}
+	for i := range sizes {
+		near(t, p[i], arrays[i], 2e-6, fmt.Sprintf("parameter %d", i))
+	}
+	squares, err := o.ValueSquares()
+	require.NoError(t, err)
+	for i := range sizes {
+		var sum float64
+		for _, x := range arrays[i].get() {
+			sum += x * x
+		}
+		require.InEpsilon(t, sum, squares[i], 1e-12)
+	}
+}

@@ -1,0 +1,144 @@
+// Softmax cross-entropy over rows of vocab logits, T float or bf16, widened as they are read: no float logits are
+// stored. A block has a row, N logits a thread at once. label -100 is ignored; a label's column here is label - first,
+// outside [0, vocab) it is another rank's. Sums over a row are float, over rows double in a fixed order.
+// Against the host: lse and loss 1e-6, gradients within T's rounding.
+#include "common.cuh"
+
+#define IGNORED -100
+#define LOG2E 1.4426950408889634f
+#define LN2 0.6931471805599453f
+
+// top is the largest of what a thread saw, sum the sum of 2^((x - top) * log2 e).
+struct softmax { float top, sum; };
+
+__device__ inline softmax join(softmax a, softmax b) {
+  float top = fmaxf(a.top, b.top);
+  if (top == -INFINITY_F) return {top, a.sum + b.sum};
+  return {top, a.sum * exp2f((a.top - top) * LOG2E) + b.sum * exp2f((b.top - top) * LOG2E)};
+}
+
+template <int N, class T> __device__ inline softmax row_softmax(const T* row, i64 vocab) {
+  softmax s = {-INFINITY_F, 0};
+  for (i64 j = threadIdx.x * N; j < vocab; j += blockDim.x * N) {
+    float f[N];
+    load(f, row + j);
+    float top = s.top;
+#pragma unroll
+    for (int k = 0; k < N; k++) top = fmaxf(top, f[k]);
+    if (top > s.top) s.sum *= exp2f((s.top - top) * LOG2E), s.top = top;
+#pragma unroll
+    for (int k = 0; k < N; k++) s.sum += exp2f((f[k] - top) * LOG2E);
+  }
+  __shared__ softmax part[32];
+  for (int o = 16; o > 0; o /= 2) s = join(s, {__shfl_xor_sync(~0u, s.top, o), __shfl_xor_sync(~0u, s.sum, o)});
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = s;
+  __syncthreads();
+  s = part[0];
+  for (int i = 1; i < blockDim.x / 32; i++) s = join(s, part[i]);
+  return s;
+}
+
+// out = scale * (exp(x - lse) - [column is label]); out may be x.
+template <int N, class T> __device__ inline void row_gradient(const T* row, T* out, i64 vocab, i64 label, float lse, float scale) {
+  for (i64 j = threadIdx.x * N; j < vocab; j += blockDim.x * N) {
+    float f[N];
+    load(f, row + j);
+#pragma unroll
+    for (int k = 0; k < N; k++) f[k] = scale * (exp2f((f[k] - lse) * LOG2E) - (j + k == label));
+    store(out + j, f);
+  }
+}
+
+template <int N, class T> __device__ inline void row_zero(T* out, i64 vocab) {
+  float f[N] = {};
+  for (i64 j = threadIdx.x * N; j < vocab; j += blockDim.x * N) store(out + j, f);
+}
+
+// lse[row] = log of the sum of exponents, losses[row] = lse - logit of the label, 0 where ignored.
+template <class T, int N>
+__global__ void __launch_bounds__(512) cross_entropy(const T* logits, const int* labels, float* lse, float* losses, i64 vocab) {
+  const T* row = logits + blockIdx.x * vocab;
+  softmax s = row_softmax<N>(row, vocab);
+  if (threadIdx.x != 0) return;
+  int label = labels[blockIdx.x];
+  float l = s.top + logf(s.sum);
+  lse[blockIdx.x] = l;
+  losses[blockIdx.x] = label == IGNORED ? 0 : l - widen(row[label]);
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(512) cross_entropy_backward(const T* logits, const int* labels, const float* lse, const float* scale, T* out, i64 vocab, i64 first) {
+  i64 at = blockIdx.x * vocab;
+  int label = labels[blockIdx.x];
+  if (label == IGNORED) row_zero<N>(out + at, vocab);
+  else row_gradient<N>(logits + at, out + at, vocab, label - first, lse[blockIdx.x], *scale);
+}
+
+// Both in one pass over memory: a row is read again while the cache still has it. out may be logits.
+template <class T, int N>
+__global__ void __launch_bounds__(512) cross_entropy_both(const T* logits, const int* labels, float* lse, float* losses, const float* scale, T* out, i64 vocab) {
+  i64 at = blockIdx.x * vocab;
+  int label = labels[blockIdx.x];
+  softmax s = row_softmax<N>(logits + at, vocab);
+  float l = s.top + logf(s.sum);
+  if (threadIdx.x == 0) {
+    lse[blockIdx.x] = l;
+    losses[blockIdx.x] = label == IGNORED ? 0 : l - widen(logits[at + label]);
+  }
+  __syncthreads();  // out may be logits
+  if (label == IGNORED) row_zero<N>(out + at, vocab);
+  else row_gradient<N>(logits + at, out + at, vocab, label, l, *scale);
+}
+
+// top[row] = the largest logit.
+template <class T, int N>
+__global__ void __launch_bounds__(512) row_max(const T* logits, float* top, i64 vocab) {
+  float m = -INFINITY_F;
+  for (i64 j = threadIdx.x * N; j < vocab; j += blockDim.x * N) {
+    float f[N];
+    load(f, logits + blockIdx.x * vocab + j);
+#pragma unroll
+    for (int k = 0; k < N; k++) m = fmaxf(m, f[k]);
+  }
+  m = block_max(m);
+  if (threadIdx.x == 0) top[blockIdx.x] = m;
+}
+
+// sums[row] = sum of exp(logit - top), picked[row] = the label's logit, 0 where there is none here.
+template <class T, int N>
+__global__ void __launch_bounds__(512) row_sums(const T* logits, const int* labels, const float* top, float* sums, float* picked, i64 vocab, i64 first) {
+  const T* row = logits + blockIdx.x * vocab;
+  float t = top[blockIdx.x], s = 0;
+  for (i64 j = threadIdx.x * N; j < vocab; j += blockDim.x * N) {
+    float f[N];
+    load(f, row + j);
+#pragma unroll
+    for (int k = 0; k < N; k++) s += exp2f((f[k] - t) * LOG2E);
+  }
+  s = block_sum(s);
+  if (threadIdx.x != 0) return;
+  sums[blockIdx.x] = s;
+  int label = labels[blockIdx.x];
+  i64 at = label - first;
+  picked[blockIdx.x] = label != IGNORED && at >= 0 && at < vocab ? widen(row[at]) : 0;
+}
+
+// loss = sum of losses over rows. One block.
+__global__ void __launch_bounds__(1024) sum_losses(const float* losses, float* loss, i64 rows) {
+  double s = 0;
+  for (i64 r = threadIdx.x; r < rows; r += blockDim.x) s += losses[r];
+  s = block_sum(s);
+  if (threadIdx.x == 0) *loss = s;
+}
+
+// lse = top + log(sums), loss = sum of lse - picked over the rows that have a label. One block.
+__global__ void __launch_bounds__(1024) row_loss(const float* top, const float* sums, const float* picked, const int* labels, float* loss, float* lse, i64 rows) {
+  double s = 0;
+  for (i64 r = threadIdx.x; r < rows; r += blockDim.x) {
+    float l = top[r] + logf(sums[r]);
+    lse[r] = l;
+    if (labels[r] != IGNORED) s += l - picked[r];
+  }
+  s = block_sum(s);
+  if (threadIdx.x == 0) *loss = s;
+}

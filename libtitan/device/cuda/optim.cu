@@ -1,0 +1,66 @@
+// Updates over all parameters in one launch. A block takes one chunk of one tensor; tables in device memory say which.
+// Against torch.optim.AdamW in float64: 1e-6 after 20 steps. Sums of squares are double: 1e-12.
+#include "common.cuh"
+
+struct tensor { float *p, *g, *m, *v; i64 n; };
+struct chunk { int tensor, index; };
+
+// What one step is made of, in device memory: it changes from step to step, the launch does not.
+struct scalars { float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, sqrt_c2, eps, minus_step; };
+
+__device__ inline void adamw1(float& p, float g, float& m, float& v, const scalars& s) {
+  g *= s.grad_scale;
+  m += (g - m) * s.one_minus_beta1;
+  v = v * s.beta2 + g * g * s.one_minus_beta2;
+  p = p * s.decay + s.minus_step * m / (sqrtf(v) / s.sqrt_c2 + s.eps);
+}
+
+// p *= 1 - lr*wd; m += (g-m)(1-beta1); v = v*beta2 + g^2(1-beta2); p -= lr/c1 * m / (sqrt(v)/sqrt(c2) + eps), with
+// g scaled first. Chunks are 2048 elements, two float4 a thread: 16 bytes read and 12 written an element.
+__global__ void __launch_bounds__(256) adamw(const tensor* tensors, const chunk* chunks, const scalars* now) {
+  chunk c = chunks[blockIdx.x];
+  tensor t = tensors[c.tensor];
+  scalars s = *now;
+  i64 from = c.index * 2048ll, to = min(from + 2048, t.n);
+#pragma unroll
+  for (int u = 0; u < 2; u++) {
+    i64 i = from + (u * 256 + threadIdx.x) * 4;
+    if (i + 4 <= to) {
+      float p[4], g[4], m[4], v[4];
+      load(p, t.p + i), load(g, t.g + i), load(m, t.m + i), load(v, t.v + i);
+#pragma unroll
+      for (int k = 0; k < 4; k++) adamw1(p[k], g[k], m[k], v[k], s);
+      store(t.p + i, p), store(t.m + i, m), store(t.v + i, v);
+    } else {
+      for (; i < to; i++) adamw1(t.p[i], t.g[i], t.m[i], t.v[i], s);
+    }
+  }
+}
+
+// part[block] = sum of squares of a chunk of 32768 gradients (which = 1) or parameters (which = 0).
+__global__ void __launch_bounds__(256) squares(const tensor* tensors, const chunk* chunks, double* part, int which) {
+  chunk c = chunks[blockIdx.x];
+  tensor t = tensors[c.tensor];
+  const float* x = which ? t.g : t.p;
+  i64 from = c.index * 32768ll, to = min(from + 32768, t.n);
+  double s = 0;
+  i64 i = from + threadIdx.x * 4;
+#pragma unroll 4
+  for (; i + 4 <= to; i += 1024) {
+    float f[4];
+    load(f, x + i);
+#pragma unroll
+    for (int k = 0; k < 4; k++) s += (double)f[k] * f[k];
+  }
+  for (; i < to; i++) s += (double)x[i] * x[i];
+  s = block_sum(s);
+  if (threadIdx.x == 0) part[blockIdx.x] = s;
+}
+
+// out[t] = sum of part[first[t]] up to part[first[t+1]]: a block for each tensor.
+__global__ void __launch_bounds__(256) sum_parts(const double* part, const i64* first, double* out) {
+  double s = 0;
+  for (i64 i = first[blockIdx.x] + threadIdx.x; i < first[blockIdx.x + 1]; i += 256) s += part[i];
+  s = block_sum(s);
+  if (threadIdx.x == 0) out[blockIdx.x] = s;
+}

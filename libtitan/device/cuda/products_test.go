@@ -1,0 +1,67 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"titan/libtitan/device/cpu"
+	"titan/libtitan/dtype"
+)
+
+// Products in every arrangement against the host's; float32 is not rounded to TF32.
+func TestProduct(t *testing.T) {
+	host, err := cpu.New(cpu.Options{})
+	require.NoError(t, err)
+	for _, size := range [][3]int{{64, 96, 128}, {130, 70, 300}, {33, 17, 9}, {512, 1024, 256}} {
+		for _, kind := range []struct{ in, out dtype.DType }{{dtype.Float32, dtype.Float32}, {dtype.BFloat16, dtype.BFloat16}, {dtype.BFloat16, dtype.Float32}} {
+			for turn := range 4 {
+				p := Product{M: size[0], N: size[1], K: size[2], TransA: turn&1 > 0, TransB: turn&2 > 0, In: kind.in, Out: kind.out}
+				t.Run(fmt.Sprint(p, p.TransA, p.TransB, p.Out), func(t *testing.T) {
+					e := gpu(t)
+					a, b := random(t, e, p.In, 1, p.M*p.K), random(t, e, p.In, 2, p.K*p.N)
+					c := blank(t, e, p.Out, p.M*p.N)
+					does(t)(e.Product(p, c.p, a.p, b.p))
+					want := make([]float32, p.M*p.N)
+					lda, ldb := p.K, p.N
+					if p.TransA {
+						lda = p.M
+					}
+					if p.TransB {
+						ldb = p.K
+					}
+					host.Gemm(p.TransA, p.TransB, p.M, p.N, p.K, floats(a.host), floats(b.host), want, lda, ldb, p.N, false)
+					// Both round float32 sums of K terms around √K, in other orders; factors rounded to TF32 would be off by 5e-4·√K.
+					float := 2e-6 * math.Sqrt(float64(p.K))
+					near(t, wide(want), c, tolerance(p.Out, float), "product")
+					if p.Out != dtype.Float32 {
+						return
+					}
+					p.Add = true
+					does(t)(e.Product(p, c.p, a.p, b.p))
+					for i := range want {
+						want[i] *= 2
+					}
+					near(t, wide(want), c, 2*float, "added")
+				})
+			}
+		}
+	}
+}
+
+func TestEmptyProduct(t *testing.T) {
+	e := gpu(t)
+	c := blank(t, e, dtype.Float32, 12)
+	does(t)(e.Product(Product{M: 3, N: 4, In: dtype.Float32, Out: dtype.Float32}, c.p, 0, 0))
+	near(t, make([]float64, 12), c, 0, "zeros")
+}
+
+func wide(x []float32) []float64 {
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = float64(v)
+	}
+	return out
+}

@@ -1,0 +1,219 @@
+package cuda
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"titan/libtitan/dtype"
+)
+
+// The benchmarks measure on random data in turn over several sets of buffers, so that no cache holds them:
+// go test -bench . -benchtime 40x. Bytes are those that must move: each input read once, each result written once.
+
+// bench runs works in turn and reports what they move or compute a second.
+func bench(b *testing.B, e *Engine, bytes, flops float64, works ...Work) {
+	for _, w := range works {
+		require.NoError(b, w())
+	}
+	begin, err := e.NewEvent(true)
+	require.NoError(b, err)
+	end, err := e.NewEvent(true)
+	require.NoError(b, err)
+	require.NoError(b, e.Stream.Sync())
+	require.NoError(b, e.Stream.Record(begin))
+	for i := range b.N {
+		require.NoError(b, works[i%len(works)]())
+	}
+	require.NoError(b, e.Stream.Record(end))
+	require.NoError(b, end.Sync())
+	ms, err := end.Since(begin)
+	require.NoError(b, err)
+	each := float64(ms) / float64(b.N)
+	b.ReportMetric(1000*each, "us")
+	if bytes > 0 {
+		b.ReportMetric(bytes/each/1e6, "GB/s")
+	}
+	if flops > 0 {
+		b.ReportMetric(flops/each/1e9, "TFLOP/s")
+	}
+}
+
+// noise is n random elements of bf16 or float32: a short random run, doubled until it is long enough.
+func noise(b *testing.B, e *Engine, kind dtype.DType, n int) Ptr {
+	p := e.take(b, n*kind.Size())
+	have := min(n, 1<<16)
+	seed := random(b, e, kind, uint64(n), have)
+	require.NoError(b, e.Stream.Copy(p, seed.p, have*kind.Size()))
+	for ; have < n; have *= 2 {
+		require.NoError(b, e.Stream.Copy(p+Ptr(have*kind.Size()), p, min(have, n-have)*kind.Size()))
+	}
+	require.NoError(b, e.Stream.Sync())
+	return p
+}
+
+// sets binds f to count sets of buffers.
+func sets(b *testing.B, count int, f func() (Work, error)) (works []Work) {
+	for range count {
+		w, err := f()
+		require.NoError(b, err)
+		works = append(works, w)
+	}
+	return works
+}
+
+func BenchmarkMemory(b *testing.B) {
+	const T, D, F, V = 8192, 4096, 14336, 128256
+	bf, f32 := dtype.BFloat16, dtype.Float32
+	e := gpu(b)
+	run := func(name string, bytes float64, count int, f func(b *testing.B) func() (Work, error)) {
+		b.Run(name, func(b *testing.B) {
+			gpu(b)
+			bench(b, e, bytes, 0, sets(b, count, f(b))...)
+		})
+	}
+	run("copy", 2*(1<<30), 1, func(b *testing.B) func() (Work, error) {
+		x, y := noise(b, e, f32, 1<<28), noise(b, e, f32, 1<<28)
+		return func() (Work, error) { return func() error { return e.Stream.Copy(y, x, 1<<30) }, nil }
+	})
+	for _, d := range []int{256, 2048, D} {
+		rows := T * D / d
+		run(fmt.Sprintf("RMSNorm/%d", d), 4*T*D, 4, func(b *testing.B) func() (Work, error) {
+			return func() (Work, error) {
+				return e.RMSNorm(bf, noise(b, e, bf, T*D), noise(b, e, f32, rows), noise(b, e, bf, T*D), noise(b, e, bf, d), rows, d, 1e-5)
+			}
+		})
+		run(fmt.Sprintf("RMSNormBackward/%d", d), 6*T*D, 4, func(b *testing.B) func() (Work, error) {
+			return func() (Work, error) {
+				return e.RMSNormBackward(bf, noise(b, e, bf, T*D), noise(b, e, f32, d), noise(b, e, bf, T*D), noise(b, e, bf, T*D), noise(b, e, bf, d), noise(b, e, f32, rows), rows, d, true)
+			}
+		})
+	}
+	run("SwiGLU", 6*T*F, 2, func(b *testing.B) func() (Work, error) {
+		return func() (Work, error) {
+			return e.SwiGLU(bf, noise(b, e, bf, T*F), noise(b, e, bf, T*F), noise(b, e, bf, T*F), T*F)
+		}
+	})
+	run("SwiGLUBackward", 10*T*F, 2, func(b *testing.B) func() (Work, error) {
+		n := func() Ptr { return noise(b, e, bf, T*F) }
+		return func() (Work, error) { return e.SwiGLUBackward(bf, n(), n(), n(), n(), n(), T*F) }
+	})
+	run("Rope", 4*T*D, 4, func(b *testing.B) func() (Work, error) {
+		return func() (Work, error) {
+			return e.Rope(bf, noise(b, e, bf, T*D), noise(b, e, bf, T*D), noise(b, e, f32, T*64), noise(b, e, f32, T*64), 1, T, 32, 128, false)
+		}
+	})
+	run("Add", 6*T*D, 4, func(b *testing.B) func() (Work, error) {
+		return func() (Work, error) {
+			return e.Add(bf, noise(b, e, bf, T*D), T*D, noise(b, e, bf, T*D), noise(b, e, bf, T*D))
+		}
+	})
+	run("Cast", 6*D*F, 4, func(b *testing.B) func() (Work, error) {
+		return func() (Work, error) { return e.Cast(bf, noise(b, e, bf, D*F), f32, noise(b, e, f32, D*F), D*F) }
+	})
+	ids := func(b *testing.B) Ptr {
+		x := make([]float64, T)
+		for i := range x {
+			x[i] = float64(i * i % 5003 * 13)
+		}
+		return put(b, e, dtype.Int32, x).p
+	}
+	run("Embedding", 4*T*D, 4, func(b *testing.B) func() (Work, error) {
+		return func() (Work, error) {
+			return e.Embedding(bf, noise(b, e, bf, T*D), noise(b, e, bf, V*D), ids(b), T, Vocab{0, V}, D)
+		}
+	})
+	run("EmbeddingBackward", 2*T*D, 2, func(b *testing.B) func() (Work, error) {
+		return func() (Work, error) {
+			return e.EmbeddingBackward(bf, noise(b, e, f32, V*D), noise(b, e, bf, T*D), ids(b), T, Vocab{0, V}, D, true)
+		}
+	})
+	loss := func(b *testing.B) (logits, lse, at, one, grad Ptr) {
+		return noise(b, e, bf, T*V), noise(b, e, f32, T), ids(b), noise(b, e, f32, 1), noise(b, e, bf, T*V)
+	}
+	run("CrossEntropy", 2*T*V, 1, func(b *testing.B) func() (Work, error) {
+		logits, lse, at, one, _ := loss(b)
+		return func() (Work, error) { return e.CrossEntropy(bf, one, lse, logits, at, T, V) }
+	})
+	run("CrossEntropyBackward", 4*T*V, 1, func(b *testing.B) func() (Work, error) {
+		logits, lse, at, one, grad := loss(b)
+		return func() (Work, error) { return e.CrossEntropyBackward(bf, grad, logits, at, lse, one, T, Vocab{0, V}) }
+	})
+	run("CrossEntropyBoth", 4*T*V, 1, func(b *testing.B) func() (Work, error) {
+		logits, lse, at, one, grad := loss(b)
+		return func() (Work, error) { return e.CrossEntropyBoth(bf, grad, one, lse, logits, at, one, T, V) }
+	})
+}
+
+func BenchmarkOptimizer(b *testing.B) {
+	e := gpu(b)
+	var params []Param
+	all := 0
+	for _, n := range []int{128256 * 2048, 2048 * 2048, 2048 * 8192, 2048, 400_000_000, 128256 * 2048, 17} {
+		f := func() Ptr { return noise(b, e, dtype.Float32, n) }
+		params = append(params, Param{f(), f(), f(), f(), n})
+		all += n
+	}
+	o, err := e.NewOptimizer(params)
+	require.NoError(b, err)
+	s := AdamW{LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, C1: 1, C2: 1, GradScale: 1}
+	require.NoError(b, o.Update(s))
+	b.Run("AdamW", func(b *testing.B) { gpu(b); bench(b, e, 28*float64(all), 0, o.update) })
+	b.Run("Squares", func(b *testing.B) { gpu(b); bench(b, e, 4*float64(all), 0, o.squares[1]) })
+	require.NoError(b, o.Close())
+}
+
+func BenchmarkProduct(b *testing.B) {
+	const T, H, F = 8192, 4096, 14336
+	e := gpu(b)
+	bf, f32 := dtype.BFloat16, dtype.Float32
+	for _, c := range []struct {
+		name string
+		p    Product
+	}{
+		{"forward", Product{M: T, N: F, K: H, TransB: true, In: bf, Out: bf}},
+		{"dx", Product{M: T, N: H, K: F, In: bf, Out: bf}},
+		{"dw", Product{M: F, N: H, K: T, TransA: true, In: bf, Out: f32, Add: true}},
+		{"float32", Product{M: T, N: H, K: H, TransB: true, In: f32, Out: f32}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			gpu(b)
+			p := c.p
+			works := sets(b, 2, func() (Work, error) {
+				return e.Product(p, noise(b, e, p.Out, p.M*p.N), noise(b, e, p.In, p.M*p.K), noise(b, e, p.In, p.K*p.N))
+			})
+			bench(b, e, 0, 2*float64(p.M)*float64(p.N)*float64(p.K), works...)
+		})
+	}
+}
+
+func BenchmarkAttention(b *testing.B) {
+	e := gpu(b)
+	for _, c := range []struct {
+		kind  dtype.DType
+		shape AttnShape
+	}{
+		{dtype.BFloat16, attnShape(1, 8192, 8192, 32, 8, 128, 0, 0)},
+		{dtype.BFloat16, attnShape(2, 8192, 8192, 32, 8, 64, 0, 0)},
+		{dtype.BFloat16, attnShape(8, 2048, 2048, 16, 16, 16, 0, 0)},
+		{dtype.Float32, attnShape(1, 2048, 2048, 32, 8, 128, 0, 0)},
+		{dtype.Float32, attnShape(8, 2048, 2048, 16, 16, 16, 0, 0)},
+	} {
+		s := c.shape
+		n := func(b *testing.B, heads int) Ptr { return noise(b, e, c.kind, s.Batch*s.SeqQ*heads*s.HeadDim) }
+		flops := 2 * float64(s.Batch*s.SeqQ*s.SeqQ) * float64(s.Heads*s.HeadDim)
+		name := fmt.Sprintf("%v/b%ds%dh%d-%dd%d", c.kind, s.Batch, s.SeqQ, s.Heads, s.KVHeads, s.HeadDim)
+		bound := func(b *testing.B) (forward, backward Work) {
+			q, k, v, o, lse := n(b, s.Heads), n(b, s.KVHeads), n(b, s.KVHeads), n(b, s.Heads), noise(b, e, dtype.Float32, s.Batch*s.Heads*s.SeqQ)
+			forward, err := e.Attention(c.kind, o, lse, q, k, v, s)
+			require.NoError(b, err)
+			backward, err = e.AttentionBackward(c.kind, n(b, s.Heads), n(b, s.KVHeads), n(b, s.KVHeads), n(b, s.Heads), q, k, v, o, lse, s)
+			require.NoError(b, err)
+			require.NoError(b, forward())
+			return forward, backward
+		}
+		b.Run(name+"/forward", func(b *testing.B) { gpu(b); f, _ := bound(b); bench(b, e, 0, flops, f) })
+		b.Run(name+"/backward", func(b *testing.B) { gpu(b); _, w := bound(b); bench(b, e, 0, 2.5*flops, w) })
+	}
+}
