@@ -29,8 +29,12 @@ func Convert(ctx context.Context, in, out string, o ConvertOptions) error {
 		return err
 	}
 	defer v.Close()
+	return v.convert(ctx, out, &o)
+}
+
+func (v *view) convert(ctx context.Context, out string, o *ConvertOptions) error {
 	t := target{path: out, format: o.To, layout: o.Layout, maxShard: o.MaxShard}
-	model, err := v.convertNames(&o)
+	model, err := v.convertNames(o)
 	if err != nil {
 		return err
 	}

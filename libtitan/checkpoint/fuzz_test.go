@@ -27,7 +27,7 @@ func FuzzMetadata(f *testing.F) {
 		for _, err := range r.faults() {
 			require.NotContains(t, err.Error(), "\n")
 		}
-		_, _, _ = r.Resolve([]Want{{FQN: "w"}})
+		_, _, _ = Resolve(r, []Want{{FQN: "w"}})
 	})
 }
 

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/exit"
@@ -127,16 +129,8 @@ func (v *view) dimensions(config *llama3.Config, shapes map[string][]int64, o *M
 	if config != nil {
 		return *config, nil
 	}
-	path := filepath.Join(v.Name(), configFile)
-	if f, err := os.Open(path); err == nil {
-		defer f.Close()
-		c, err := llama3.ReadHuggingFace(f)
-		if err != nil {
-			err = exit.Input.Errorf("%s: %w", path, err)
-		}
-		return c, err
-	} else if !errors.Is(err, fs.ErrNotExist) && filepath.Ext(v.Name()) == "" {
-		return llama3.Config{}, err
+	if c, err := readConfig(v.Name()); c != nil || err != nil {
+		return *cmp.Or(c, &llama3.Config{}), err
 	}
 	c, name, ok := llama3.Infer(shapes)
 	if !ok {
@@ -144,6 +138,24 @@ func (v *view) dimensions(config *llama3.Config, shapes map[string][]int64, o *M
 	}
 	o.note("%d heads and %d key-value heads, as %s has", c.NumHeads, c.NumKVHeads, name)
 	return c, nil
+}
+
+// readConfig reads the config.json of a folder; nil where there is none, or no folder.
+func readConfig(dir string) (*llama3.Config, error) {
+	path := filepath.Join(dir, configFile)
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	c, err := llama3.ReadHuggingFace(f)
+	if err != nil {
+		return nil, exit.Input.Errorf("%s: %w", path, err)
+	}
+	return &c, nil
 }
 
 // misfits is one error for every tensor that is missing, unknown or of another shape.

@@ -132,6 +132,9 @@ func (v *view) tensorBytes() int64 {
 
 // apart refuses to write a checkpoint over itself.
 func apart(in, out string) error {
+	if in == "" { // no file is read
+		return nil
+	}
 	a, err := os.Stat(in)
 	if err != nil {
 		return err

@@ -21,13 +21,13 @@ type Want struct {
 // _checkpoint_wrapped_module, module) or by torchtitan's other spellings. One error tells of everything that is missing
 // or has another shape. Notes tell what a person should know of a checkpoint that does load: values that will be
 // narrowed, a rotary table that is not needed.
-func (r *Reader) Resolve(want []Want) (stored map[string]string, notes []string, err error) {
+func Resolve(src Source, want []Want) (stored map[string]string, notes []string, err error) {
 	m := newMatcher(want)
-	for _, it := range r.items {
+	for _, it := range src.Items() {
 		m.add(it)
 	}
 	if err := m.err(); err != nil {
-		return nil, nil, exit.Input.Errorf("checkpoint %s: %w", r.folder.dir, err)
+		return nil, nil, exit.Input.Errorf("checkpoint %s: %w", src.Name(), err)
 	}
 	return m.stored, m.notes(), nil
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -101,7 +102,8 @@ func ours(dir string) error {
 	}
 	for _, e := range entries {
 		name := e.Name()
-		if e.IsDir() || name != ".metadata" && name != ".metadata.tmp" && filepath.Ext(name) != ".distcp" && filepath.Ext(name) != ".metadata" {
+		if e.IsDir() || !slices.Contains([]string{".metadata", ".metadata.tmp", safeIndex, configFile}, name) &&
+			!slices.Contains([]string{".distcp", ".metadata", ".safetensors"}, filepath.Ext(name)) {
 			return exit.Input.Errorf("checkpoint: %s: %s in it is not of a checkpoint: it is not replaced", dir, name)
 		}
 	}

@@ -69,7 +69,7 @@ func TestResolveUnderstandsOtherNames(t *testing.T) {
 		tensorItemOf("freqs_cis", 64, 8),
 		Item{FQN: "train_state.step", Kind: KindBytes},
 	)
-	stored, notes, err := r.Resolve([]Want{
+	stored, notes, err := Resolve(r, []Want{
 		wantOf("layers.0.attention.wq.weight", 4, 4), wantOf("layers.1.attention.wq.weight", 4, 4), wantOf("lm_head.weight", 8, 4),
 		wantOf("module.scale", 1), wantOf("module.shift", 1), wantOf("optimizer.state.lm_head.weight.exp_avg", 8, 4),
 		{FQN: "train_state.step"},
@@ -90,7 +90,7 @@ func TestResolveUnderstandsOtherNames(t *testing.T) {
 func TestResolveTellsEverythingAtOnce(t *testing.T) {
 	r := reader(tensorItemOf("tok_embeddings.weight", 256, 64), tensorItemOf("output.weight", 256, 64), tensorItemOf("norm.weight", 64),
 		Item{FQN: "count", Kind: KindTensor, DType: dtype.Int64}, tensorItemOf("same", 8, 4))
-	_, _, err := r.Resolve([]Want{wantOf("tok_embeddings.weight", 259, 64), wantOf("lm_head.weight", 259, 64), wantOf("norm.weight", 64),
+	_, _, err := Resolve(r, []Want{wantOf("tok_embeddings.weight", 259, 64), wantOf("lm_head.weight", 259, 64), wantOf("norm.weight", 64),
 		wantOf("count"), wantOf("same", 4, 8), wantOf("layers.0.ffn_norm.weight", 64), {FQN: "norm.weight.lr"}})
 	require.EqualError(t, err, "checkpoint ck: it does not fit the model: tok_embeddings.weight is [256 64] in the checkpoint and [259 64] in the model; "+
 		"output.weight is [256 64] in the checkpoint and [259 64] in the model; count is int64 in the checkpoint and float32 in the model; "+
@@ -99,23 +99,23 @@ func TestResolveTellsEverythingAtOnce(t *testing.T) {
 }
 
 func TestResolveRefusesNamesThatFallTogether(t *testing.T) {
-	_, _, err := reader(tensorItemOf("_orig_mod.w", 1), tensorItemOf("module.w", 1)).Resolve([]Want{wantOf("w", 1)})
+	_, _, err := Resolve(reader(tensorItemOf("_orig_mod.w", 1), tensorItemOf("module.w", 1)), []Want{wantOf("w", 1)})
 	require.EqualError(t, err, "checkpoint ck: it does not fit the model: _orig_mod.w and module.w are both w")
-	_, _, err = reader(tensorItemOf("lm_head.weight", 1), tensorItemOf("output.weight", 1)).Resolve([]Want{wantOf("lm_head.weight", 1)})
+	_, _, err = Resolve(reader(tensorItemOf("lm_head.weight", 1), tensorItemOf("output.weight", 1)), []Want{wantOf("lm_head.weight", 1)})
 	require.EqualError(t, err, "checkpoint ck: it does not fit the model: lm_head.weight and output.weight are both lm_head.weight")
 }
 
 func TestResolveWithNothingInCommon(t *testing.T) {
-	_, _, err := reader(tensorItemOf("a", 1), tensorItemOf("b", 1), tensorItemOf("c", 1), tensorItemOf("d", 1)).Resolve([]Want{wantOf("x", 1), wantOf("y", 1)})
+	_, _, err := Resolve(reader(tensorItemOf("a", 1), tensorItemOf("b", 1), tensorItemOf("c", 1), tensorItemOf("d", 1)), []Want{wantOf("x", 1), wantOf("y", 1)})
 	require.EqualError(t, err, "checkpoint ck: none of the 2 names that the model wants is there: it wants x, y, the checkpoint has a, b, c and 1 more")
 }
 
 func TestResolveNotesNarrowing(t *testing.T) {
-	_, notes, err := reader(tensorItemOf("w", 1)).Resolve([]Want{{"w", dtype.BFloat16, []int64{1}}})
+	_, notes, err := Resolve(reader(tensorItemOf("w", 1)), []Want{{"w", dtype.BFloat16, []int64{1}}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"float32 is narrowed to bfloat16 in 1 tensors: w"}, notes)
 	r := reader(Item{FQN: "w", Kind: KindTensor, DType: dtype.BFloat16, Shape: []int64{1}})
-	_, notes, err = r.Resolve([]Want{wantOf("w", 1)})
+	_, notes, err = Resolve(r, []Want{wantOf("w", 1)})
 	require.NoError(t, err)
 	require.Empty(t, notes, "widening loses nothing")
 }

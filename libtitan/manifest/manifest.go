@@ -168,7 +168,7 @@ type Checkpoint struct {
 	Interval           int      `json:"interval,omitempty"`                     // steps between saves; the last step always saves
 	FirstStep          bool     `json:"enable_first_step_checkpoint,omitempty"` // save after step 1 too
 	LastSaveModelOnly  bool     `json:"last_save_model_only,omitempty"`         // the last step's save is the model alone: no run goes on from it
-	ExportDType        string   `json:"export_dtype,omitempty"`                 // of a last save that is the model alone: float32 (or absent), bfloat16 or float16
+	ExportDType        string   `json:"export_dtype,omitempty"`                 // of a last save that is the model alone: float32, bfloat16 or float16; absent: float32, or in Hugging Face's form that of an initial_load_path in it
 	LastSaveInHF       bool     `json:"last_save_in_hf,omitempty"`              // the last save, of the model alone, has Hugging Face's form
 	AsyncMode          string   `json:"async_mode,omitempty"`                   // disabled (or absent), async: saved beside the training from a copy, or async_with_pinned_mem
 	LoadStep           *int     `json:"load_step,omitempty"`                    // absent or -1: the newest complete one

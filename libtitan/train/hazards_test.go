@@ -120,6 +120,23 @@ func TestNonFiniteStepStopsBeforeTheUpdate(t *testing.T) {
 
 // poison copies a checkpoint, with an infinity in the first element of fqn.
 func poison(t *testing.T, from, to, fqn string) {
+	copyStep(t, from, to, func(s *checkpoint.State) {
+		for i := range s.Tensors {
+			if fill := s.Tensors[i].Chunks[0].Fill; s.Tensors[i].FQN == fqn {
+				s.Tensors[i].Chunks[0].Fill = func(dst []byte, off int64) error {
+					err := fill(dst, off)
+					if off == 0 {
+						copy(dst, []byte{0, 0, 0x80, 0x7f})
+					}
+					return err
+				}
+			}
+		}
+	})
+}
+
+// copyStep copies a checkpoint, edited.
+func copyStep(t *testing.T, from, to string, edit func(s *checkpoint.State)) {
 	r, err := checkpoint.Open(from)
 	require.NoError(t, err)
 	defer r.Close()
@@ -133,12 +150,10 @@ func poison(t *testing.T, from, to, fqn string) {
 		}
 		buf := make([]byte, it.Bytes)
 		require.NoError(t, r.ReadRegion(it.FQN, make([]int64, len(it.Shape)), it.Shape, buf))
-		if it.FQN == fqn {
-			copy(buf, []byte{0, 0, 0x80, 0x7f})
-		}
 		s.Tensors = append(s.Tensors, checkpoint.Tensor{FQN: it.FQN, Path: it.Path, DType: it.DType, Shape: it.Shape,
 			Chunks: checkpoint.Whole(it.Shape, func(dst []byte, off int64) error { copy(dst, buf[off:]); return nil })})
 	}
+	edit(&s)
 	require.NoError(t, checkpoint.Write(context.Background(), to, s, checkpoint.WriteOptions{}))
 }
 

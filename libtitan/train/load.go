@@ -36,8 +36,14 @@ func (r *run) find(c *manifest.Checkpoint) error {
 	case dir == "":
 		dir = c.InitialLoadPath
 	}
-	if r.from, err = checkpoint.Open(dir); errors.Is(err, fs.ErrNotExist) {
+	var theirs bool
+	note := func(s string) { r.Log.Info(fmt.Sprintf("%s: %s", dir, s)) }
+	r.from, theirs, err = checkpoint.OpenModel(dir, r.job.Manifest.Model.Config, note)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		err = exit.Input.Errorf("checkpoint %s: there is none", dir)
+	case err == nil && !r.found && c.InitialLoadInHF && !theirs:
+		err = exit.Input.Errorf("checkpoint %s: it has not Hugging Face's form, as checkpoint.initial_load_in_hf wants it: leave that out", dir)
 	}
 	if err == nil {
 		err = r.begin(c, dir, step)
@@ -75,6 +81,16 @@ func (r *run) begin(c *manifest.Checkpoint, dir string, step int) error {
 	}
 	r.Log.Info(fmt.Sprintf("%s: %s is loaded, step %d is done", dir, what, r.left.Step))
 	return nil
+}
+
+// item finds an entry of the checkpoint by name.
+func (r *run) item(fqn string) (checkpoint.Item, bool) {
+	items := r.from.Items()
+	i, ok := slices.BinarySearchFunc(items, fqn, func(it checkpoint.Item, fqn string) int { return strings.Compare(it.FQN, fqn) })
+	if !ok {
+		return checkpoint.Item{}, false
+	}
+	return items[i], true
 }
 
 // hasOptimizer reports whether the checkpoint holds an optimizer's state to go on from.
@@ -129,7 +145,7 @@ func (r *run) fitsModel(dir string) error {
 	}
 	var notes []string
 	var err error
-	if r.stored, notes, err = r.from.Resolve(want); err != nil {
+	if r.stored, notes, err = checkpoint.Resolve(r.from, want); err != nil {
 		return err
 	}
 	for _, n := range notes {

@@ -88,7 +88,7 @@ func (r *run) readUpdates(dir string, absent int) (int, error) {
 
 // scalar is a number of the checkpoint that is a tensor of one element or a Python number; negative if there is none.
 func (r *run) scalar(key string) (float64, error) {
-	item, ok := r.from.Item(key)
+	item, ok := r.item(key)
 	if ok && item.Kind == checkpoint.KindTensor && item.DType == dtype.Float32 && item.Bytes == 4 {
 		x := make([]float32, 1)
 		err := r.from.ReadRegion(key, make([]int64, len(item.Shape)), item.Shape, floatBytes(x))

@@ -108,18 +108,21 @@ func (k *rank) writing(ctx context.Context) (func() error, error) {
 		peers[i] = peer
 	}
 	c, step := k.job.Manifest.Checkpoint, k.pos.Step
+	dir, write := checkpoint.StepDir(c.Folder, step), checkpoint.Write
 	state, what := k.fullState(peers), ""
 	if c.LastSaveModelOnly && step == k.job.Manifest.Training.Steps {
 		d := exportDType(c)
 		state, what = k.modelState(peers, d), fmt.Sprintf(": the model alone, in %v", d)
+		if c.LastSaveInHF {
+			write, what = k.writeHF, what+" and Hugging Face's form"
+		}
 	}
-	dir := checkpoint.StepDir(c.Folder, step)
 	ctx = context.WithoutCancel(ctx) // a run that ends lets its save end
 	return func() error {
 		if err := checkpoint.Sweep(c.Folder); err != nil {
 			k.Log.Warn(err.Error())
 		}
-		if err := checkpoint.Write(ctx, dir, state, checkpoint.WriteOptions{Replace: true}); err != nil {
+		if err := write(ctx, dir, state, checkpoint.WriteOptions{Replace: true}); err != nil {
 			return fmt.Errorf("checkpoint: step %d: %w", step, err)
 		}
 		k.Log.Info(fmt.Sprintf("saved %s%s", dir, what))
@@ -128,6 +131,10 @@ func (k *rank) writing(ctx context.Context) (func() error, error) {
 		}
 		return nil
 	}, nil
+}
+
+func (k *rank) writeHF(ctx context.Context, dir string, s checkpoint.State, o checkpoint.WriteOptions) error {
+	return checkpoint.WriteHuggingFace(ctx, dir, s, k.job.Manifest.Model.Config, o)
 }
 
 // endSave waits for the write that is under way when the run ends, by err or without one.

@@ -44,10 +44,14 @@ func (k *rank) eachFirst(f func(fqn string, h parallel.Held)) {
 	}
 }
 
-// exportDType is the dtype of a last save of the model alone.
+// exportDType is the dtype of a last save of the model alone: what is asked for, else, in Hugging Face's form, that of
+// the weights that the run began from in theirs.
 func exportDType(c *manifest.Checkpoint) dtype.DType {
 	d, err := dtype.Parse(c.ExportDType)
-	if err != nil { // none is given
+	if err != nil && c.LastSaveInHF && c.InitialLoadPath != "" {
+		d = checkpoint.FloatType(c.InitialLoadPath)
+	}
+	if d != dtype.BFloat16 && d != dtype.Float16 {
 		return dtype.Float32
 	}
 	return d

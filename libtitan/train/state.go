@@ -61,7 +61,7 @@ func (k *rank) read(name string, h parallel.Held, dst []float32) error {
 	if len(dst) == 0 {
 		return nil
 	}
-	item, ok := k.from.Item(name)
+	item, ok := k.item(name)
 	if !ok {
 		return exit.Input.Errorf("checkpoint: %s: not in it", name)
 	}

@@ -92,11 +92,11 @@ type run struct {
 	Options
 	job         *parallel.Job
 	engine      *cpu.Engine
-	from        *checkpoint.Reader // nil: the parameters come from the seed
-	found       bool               // from is a step of the checkpoint folder
-	resume      bool               // from's moments are loaded
-	stored      map[string]string  // from's names of what is loaded, by ours
-	left        position           // where from left off
+	from        checkpoint.Source // nil: the parameters come from the seed
+	found       bool              // from is a step of the checkpoint folder
+	resume      bool              // from's moments are loaded
+	stored      map[string]string // from's names of what is loaded, by ours
+	left        position          // where from left off
 	train, held *dataset
 	report      *report
 	programs    map[int]*plan.Program // of ranks, as far as they were planned to see whether they fit
