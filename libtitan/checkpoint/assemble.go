@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"titan/libtitan/exit"
@@ -23,7 +22,18 @@ func assemble(src Source, layout *Layout) (State, error) {
 	}
 	for _, it := range src.Items() {
 		if err := a.add(it); err != nil {
-			return State{}, fmt.Errorf("checkpoint %s: %s: %w", src.Name(), it.FQN, err)
+			return State{}, err
+		}
+	}
+	return a.state, nil
+}
+
+// nested is the state that a file by torch.save is to hold of a source: whole tensors, and objects by their values.
+func nested(src Source) (State, error) {
+	a := assembler{src: src, load: map[int]int64{}, values: true, place: func(it Item) []placed { return []placed{{whole(it.Shape), []int{0}}} }}
+	for _, it := range src.Items() {
+		if err := a.add(it); err != nil {
+			return State{}, err
 		}
 	}
 	return a.state, nil
@@ -32,16 +42,23 @@ func assemble(src Source, layout *Layout) (State, error) {
 // assembler gathers a state. Of the ranks that hold a piece, the one with the fewest bytes so far writes it, as PyTorch
 // has it.
 type assembler struct {
-	src   Source
-	state State
-	place func(Item) []placed
-	ranks []int         // all; nil: objects stay in the file where they are
-	load  map[int]int64 // bytes so far, by rank
+	src    Source
+	state  State
+	values bool // objects are decoded, not copied as they are stored
+	place  func(Item) []placed
+	ranks  []int         // all; nil: objects stay in the file where they are
+	load   map[int]int64 // bytes so far, by rank
 }
 
 func (a *assembler) add(it Item) error {
 	if it.Kind == KindBytes {
-		zip, err := a.src.ObjectZip(it.FQN)
+		o := Object{FQN: it.FQN, Path: it.Path}
+		var err error
+		if a.values {
+			o.Value, err = a.src.Object(it.FQN)
+		} else {
+			o.Zip, err = a.src.ObjectZip(it.FQN)
+		}
 		if err != nil {
 			return err
 		}
@@ -49,7 +66,8 @@ func (a *assembler) add(it Item) error {
 		if ranks == nil {
 			ranks = []int{it.file(0)}
 		}
-		a.state.Objects = append(a.state.Objects, Object{FQN: it.FQN, Path: it.Path, Zip: zip, File: a.writer(ranks, 1)})
+		o.File = a.writer(ranks, 1)
+		a.state.Objects = append(a.state.Objects, o)
 		return nil
 	}
 	t := Tensor{FQN: it.FQN, Path: it.Path, DType: it.DType, Shape: it.Shape}

@@ -69,8 +69,8 @@ func (v *view) convertNames(o *ConvertOptions) (llama3.Config, error) {
 // ParseFormat finds the format that --to names.
 func ParseFormat(name string) (Format, error) {
 	switch f := Format(name); f {
-	case DCP, SafetensorsFiles, HuggingFace:
+	case DCP, SafetensorsFiles, HuggingFace, Torch:
 		return f, nil
 	}
-	return "", exit.Usage.Errorf("--to %q: not among %s, %s, %s", name, DCP, SafetensorsFiles, HuggingFace)
+	return "", exit.Usage.Errorf("--to %q: not among %s, %s, %s, %s", name, DCP, SafetensorsFiles, HuggingFace, Torch)
 }

@@ -70,21 +70,28 @@ func (v *view) write(ctx context.Context, t target, o *MoveOptions) error {
 	if o.Begin != nil {
 		wo.Progress = o.Begin(v.tensorBytes())
 	}
-	if t.format == DCP {
+	switch {
+	case t.format == DCP:
 		s, err := assemble(v, t.layout)
 		if err != nil {
 			return err
 		}
 		return Write(ctx, t.path, s, wo)
-	}
-	v.dropObjects(o)
-	if filepath.Ext(t.path) == ".safetensors" && t.extra == nil {
-		if err := freeFile(t.path, o.Replace); err != nil {
+	case t.format == Torch:
+		s, err := nested(v)
+		if err != nil {
 			return err
 		}
-		return writeSafeFile(ctx, t.path, safeSources(v), map[string]string{"format": "pt"}, wo)
+		return WriteTorch(ctx, t.path, s, wo)
 	}
-	return v.writeFolder(ctx, t, wo)
+	v.dropObjects(o)
+	if filepath.Ext(t.path) != ".safetensors" || t.extra != nil {
+		return v.writeFolder(ctx, t, wo)
+	}
+	if err := freeFile(t.path, o.Replace); err != nil {
+		return err
+	}
+	return writeSafeFile(ctx, t.path, safeSources(v), map[string]string{"format": "pt"}, wo)
 }
 
 func (v *view) writeFolder(ctx context.Context, t target, o WriteOptions) error {
