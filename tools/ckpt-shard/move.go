@@ -90,10 +90,13 @@ func readManifest(path string) (*manifest.Manifest, error) {
 
 // readModel finds the model that --model names: a preset, or a config.json.
 func readModel(name string) (*llama3.Config, error) {
+	p, unknown := llama3.Find(name)
+	if unknown == nil {
+		return &p.Config, nil
+	}
 	f, err := os.Open(name)
 	if err != nil {
-		p, err := llama3.Find(name)
-		return &p.Config, err
+		return nil, unknown
 	}
 	defer f.Close()
 	c, err := llama3.ReadHuggingFace(f)
