@@ -125,12 +125,7 @@ func (m *machine) setItems(Arg) error {
 	if err != nil {
 		return err
 	}
-	if err := m.update(items); err != nil || m.options.Filled == nil {
-		return err
-	}
-	last := &m.stack[len(m.stack)-1]
-	*last, err = m.options.Filled((*last).(*Dict))
-	return err
+	return m.update(items)
 }
 
 // update adds alternating keys and values to the dict on the stack.

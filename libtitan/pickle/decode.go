@@ -13,7 +13,6 @@ type Options struct {
 	Opcodes    OpSet
 	Globals    func(module, name string) (any, bool) // resolves a name: to a Func, a New or a value; nil knows none
 	Persistent func(id any) (any, error)             // resolves BINPERSID; nil refuses
-	Filled     func(*Dict) (any, error)              // turns a dict that SETITEMS has filled into what stands for it; may be nil
 }
 
 // Decode runs the pickle at the start of data and returns the value it leaves. Strings share data's memory: clone

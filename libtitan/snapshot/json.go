@@ -96,6 +96,9 @@ type jsonFrame struct {
 // frames is a list of frames, kept as text: equal ones are parsed once.
 type frames = json.RawMessage
 
+// maxStacks bounds the texts that are kept.
+const maxStacks = 1 << 16
+
 func (j *jsonReader) stack(text frames) (int32, error) {
 	if at, ok := j.stacks[string(text)]; ok || len(text) == 0 {
 		return at, nil
@@ -109,7 +112,7 @@ func (j *jsonReader) stack(text frames) (int32, error) {
 		ids[i] = j.frame(Frame{f.Name, f.Filename, f.Line})
 	}
 	at := j.owner(ids)
-	if len(j.stacks) == maxKept {
+	if len(j.stacks) == maxStacks {
 		clear(j.stacks)
 	}
 	j.stacks[string(text)] = at

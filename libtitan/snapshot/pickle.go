@@ -3,87 +3,84 @@ package snapshot
 import (
 	"errors"
 	"fmt"
-	"math/big"
 
 	"titan/libtitan/alloc"
 	"titan/libtitan/pickle"
 )
 
-// plain are the opcodes of a pickle of plain values: none can name code.
-var plain = pickle.Ops("PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT SHORT_BINUNICODE BINUNICODE " +
-	"BINUNICODE8 EMPTY_DICT EMPTY_LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 SETITEM SETITEMS APPEND APPENDS BINGET LONG_BINGET MEMOIZE BINPUT LONG_BINPUT")
-
-// pickled reads the dict that torch.cuda.memory._dump_snapshot pickles. Events become [Event] as soon as their dicts
-// are full, so that millions of them cost no more than their bytes.
+// pickled reads the dict that torch.cuda.memory._dump_snapshot pickles. An event is read as soon as its dict is full.
 type pickled struct {
 	*builder
+	file
 	events []Event
 	next   int // the first of events that no device has taken yet
-	stacks map[*pickle.List]int32
-	lines  map[*pickle.Dict]int32
 	ids    []int32
 }
 
-// taken stands in a list for an event that is in pickled.events.
-type taken struct{}
-
-// maxKept bounds the caches by identity, which keep what they know alive.
-const maxKept = 1 << 16
+// bytesPerEvent is about what torch writes for one; only speed depends on it.
+const bytesPerEvent = 96
 
 func readPickle(data string) (*Snapshot, error) {
-	p := &pickled{builder: newBuilder(), stacks: map[*pickle.List]int32{}, lines: map[*pickle.Dict]int32{}}
-	v, err := pickle.Decode(data, pickle.Options{Opcodes: plain, Filled: p.filled})
+	program, err := pickle.Check(data, &plain)
 	if err != nil {
 		return nil, err
 	}
-	if segments, ok := v.(*pickle.List); ok { // torch.cuda.memory_snapshot() of old
-		v = &pickle.Dict{Pairs: []pickle.Pair{{Key: "segments", Value: segments}}}
+	p := &pickled{builder: newBuilder(), file: file(data), events: make([]Event, 0, len(data)/bytesPerEvent)}
+	m := &machine{program: program, memo: pickle.NewMemo[value](program), dict: p.dict}
+	v, err := m.run()
+	if err != nil {
+		return nil, err
 	}
-	top, ok := v.(*pickle.Dict)
-	if !ok {
-		return nil, errors.New("the file holds no dict: it is no memory snapshot")
+	switch v.kind {
+	case listValue: // torch.cuda.memory_snapshot() of old
+		err = p.readSegments(v)
+	case dictValue:
+		err = p.top(v.node)
+	default:
+		err = errors.New("the file holds no dict: it is no memory snapshot")
 	}
-	if err := p.top(top); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return p.finish()
 }
 
-// filled takes an event out of its dict, and leaves other dicts alone.
-func (p *pickled) filled(d *pickle.Dict) (any, error) {
-	if _, ok := d.Get("action"); !ok {
-		return d, nil
+// dict takes an event out of its dict, and notes which dicts are frames.
+func (p *pickled) dict(d *node) (event bool, err error) {
+	switch {
+	case p.get(d, "action") != nil:
+		e, err := p.readEvent(d.items)
+		p.events = append(p.events, e)
+		return true, err
+	case p.get(d, "filename") != nil:
+		d.number, err = p.line(d.items)
+		d.number++
 	}
-	e, err := p.readEvent(d)
-	if err != nil {
-		return nil, err
-	}
-	p.events = append(p.events, e)
-	return taken{}, nil
+	return false, err
 }
 
-func (p *pickled) top(d *pickle.Dict) error {
+func (p *pickled) top(d *node) error {
 	known := 0
 	for _, f := range []struct {
 		key  string
-		read func(v any) error
+		read func(v value) error
 	}{{"external_annotations", p.readScopes}, {"allocator_settings", p.readSettings}, {"segments", p.readSegments}, {"device_traces", p.readTraces}} {
-		v, ok := d.Get(f.key)
-		if !ok {
+		v := p.get(d, f.key)
+		if v == nil {
 			continue
 		}
 		known++
-		if err := f.read(v); err != nil {
+		if err := f.read(*v); err != nil {
 			return fmt.Errorf("%s: %w", f.key, err)
 		}
 	}
-	if _, ok := d.Get("segments"); !ok && known == 0 {
+	if p.get(d, "segments") == nil && p.get(d, "device_traces") == nil {
 		return errors.New("neither segments nor device_traces: it is no memory snapshot")
 	}
 	return nil
 }
 
-func (p *pickled) readTraces(v any) error {
+func (p *pickled) readTraces(v value) error {
 	devices, err := items(v)
 	if err != nil {
 		return err
@@ -93,35 +90,33 @@ func (p *pickled) readTraces(v any) error {
 		if err != nil {
 			return fmt.Errorf("device %d: %w", i, err)
 		}
-		first, events := p.next, []Event(nil)
-		for k, v := range list {
-			if _, ok := v.(taken); ok && p.next < len(p.events) {
-				p.next++
-				continue
-			}
-			e, err := p.readEvent(v)
+		if p.next+v.node.events > len(p.events) {
+			return fmt.Errorf("device %d: a list that stands twice", i)
+		}
+		events := p.events[p.next : p.next+v.node.events : p.next+v.node.events]
+		p.next += len(events)
+		for _, v := range list { // what stood elsewhere first, or was filled key by key
+			d, err := dictItems(v)
 			if err != nil {
-				return fmt.Errorf("device %d: event %d: %w", i, k, err)
+				return fmt.Errorf("device %d: event %d: %w", i, len(events), err)
 			}
-			if events == nil { // a dict that was filled key by key
-				events = append(events, p.events[first:p.next]...)
+			e, err := p.readEvent(d)
+			if err != nil {
+				return fmt.Errorf("device %d: event %d: %w", i, len(events), err)
 			}
 			events = append(events, e)
-		}
-		if events == nil {
-			events = p.events[first:p.next:p.next]
 		}
 		p.trace(events)
 	}
 	return nil
 }
 
-func (p *pickled) readEvent(v any) (Event, error) {
+func (p *pickled) readEvent(items []value) (Event, error) {
 	r := rawEvent{addr: absent, size: absent}
-	err := fields(v, func(key string, v any) (err error) {
+	err := p.fields(items, func(key string, v value) (err error) {
 		switch key {
 		case "action":
-			r.action, err = text(v)
+			r.action, err = p.text(v)
 		case "addr":
 			r.addr, err = number(v)
 		case "size":
@@ -133,9 +128,9 @@ func (p *pickled) readEvent(v any) (Event, error) {
 		case "frames":
 			r.owner, err = p.stack(v)
 		case "category":
-			r.category, err = text(v)
+			r.category, err = p.text(v)
 		case "user_metadata":
-			r.metadata, err = text(v)
+			r.metadata, err = p.text(v)
 		case "pool_id":
 			r.pool, err = poolID(v)
 			r.pooled = true
@@ -148,71 +143,64 @@ func (p *pickled) readEvent(v any) (Event, error) {
 	return p.event(&r)
 }
 
-// stack is the owner of a list of frames. Lists and frames are shared, so most are known by identity.
-func (p *pickled) stack(v any) (int32, error) {
-	list, ok := v.(*pickle.List)
-	if !ok {
-		return 0, errors.New("frames are no list")
+// stack is the owner of a list of frames.
+func (p *pickled) stack(v value) (int32, error) {
+	list, err := items(v)
+	if err != nil {
+		return 0, fmt.Errorf("frames: %w", err)
 	}
-	if at, ok := p.stacks[list]; ok {
-		return at, nil
+	if v.node.number > 0 {
+		return v.node.number - 1, nil
 	}
 	p.ids = p.ids[:0]
-	for _, v := range list.Items {
-		at, err := p.line(v)
+	for _, v := range list {
+		if v.node != nil && v.kind == dictValue && v.node.number > 0 {
+			p.ids = append(p.ids, v.node.number-1)
+			continue
+		}
+		d, err := dictItems(v)
+		if err != nil {
+			return 0, fmt.Errorf("frames: %w", err)
+		}
+		at, err := p.line(d)
 		if err != nil {
 			return 0, err
 		}
 		p.ids = append(p.ids, at)
 	}
 	at := p.owner(p.ids)
-	if len(p.stacks) == maxKept {
-		clear(p.stacks)
+	if v.node.kept { // then its number is enough
+		v.node.number, v.node.items = at+1, nil
 	}
-	p.stacks[list] = at
 	return at, nil
 }
 
-func (p *pickled) line(v any) (int32, error) {
-	d, ok := v.(*pickle.Dict)
-	if ok {
-		if at, ok := p.lines[d]; ok {
-			return at, nil
-		}
-	}
+func (p *pickled) line(items []value) (int32, error) {
 	var f Frame
-	var number64 int64
-	err := fields(v, func(key string, v any) (err error) {
+	err := p.fields(items, func(key string, v value) (err error) {
 		switch key {
 		case "name":
-			f.Name, err = text(v)
+			f.Name, err = p.text(v)
 		case "filename":
-			f.File, err = text(v)
+			f.File, err = p.text(v)
 		case "line":
-			number64, err = number(v)
+			var n int64
+			n, err = number(v)
+			f.Line = int(n)
 		}
 		return err
 	})
-	if err != nil {
-		return 0, err
-	}
-	f.Line = int(number64)
-	at := p.frame(f)
-	if len(p.lines) == maxKept {
-		clear(p.lines)
-	}
-	p.lines[d] = at
-	return at, nil
+	return p.frame(f), err
 }
 
-func (p *pickled) readSegments(v any) error {
+func (p *pickled) readSegments(v value) error {
 	list, err := items(v)
 	if err != nil {
 		return err
 	}
 	for i, v := range list {
 		r := rawSegment{}
-		err := fields(v, func(key string, v any) (err error) {
+		err := p.fieldsOf(v, func(key string, v value) (err error) {
 			switch key {
 			case "device":
 				r.device, err = number(v)
@@ -223,11 +211,11 @@ func (p *pickled) readSegments(v any) error {
 			case "stream":
 				r.stream, err = number(v)
 			case "segment_type":
-				r.kind, err = text(v)
+				r.kind, err = p.text(v)
 			case "segment_pool_id":
 				r.pool, err = poolID(v)
 			case "is_expandable":
-				r.expandable = v == true
+				r.expandable = v.kind == boolValue && v.n == 1
 			case "blocks":
 				r.blocks, err = p.readBlocks(v)
 			}
@@ -243,7 +231,7 @@ func (p *pickled) readSegments(v any) error {
 	return nil
 }
 
-func (p *pickled) readBlocks(v any) ([]rawBlock, error) {
+func (p *pickled) readBlocks(v value) ([]rawBlock, error) {
 	list, err := items(v)
 	if err != nil {
 		return nil, err
@@ -251,7 +239,7 @@ func (p *pickled) readBlocks(v any) ([]rawBlock, error) {
 	blocks := make([]rawBlock, len(list))
 	for i, v := range list {
 		r := rawBlock{addr: absent, requested: absent}
-		err := fields(v, func(key string, v any) (err error) {
+		err := p.fieldsOf(v, func(key string, v value) (err error) {
 			switch key {
 			case "address":
 				r.addr, err = number(v)
@@ -260,7 +248,7 @@ func (p *pickled) readBlocks(v any) ([]rawBlock, error) {
 			case "requested_size":
 				r.requested, err = number(v)
 			case "state":
-				r.state, err = text(v)
+				r.state, err = p.text(v)
 			case "frames":
 				r.owner, err = p.stack(v)
 			case "history": // of very old snapshots
@@ -276,12 +264,12 @@ func (p *pickled) readBlocks(v any) ([]rawBlock, error) {
 	return blocks, nil
 }
 
-func (p *pickled) readHistory(v any, r *rawBlock) error {
+func (p *pickled) readHistory(v value, r *rawBlock) error {
 	list, err := items(v)
 	if err != nil || len(list) == 0 {
 		return err
 	}
-	return fields(list[0], func(key string, v any) (err error) {
+	return p.fieldsOf(list[0], func(key string, v value) (err error) {
 		switch key {
 		case "real_size":
 			r.requested, err = number(v)
@@ -292,19 +280,19 @@ func (p *pickled) readHistory(v any, r *rawBlock) error {
 	})
 }
 
-func (p *pickled) readScopes(v any) error {
+func (p *pickled) readScopes(v value) error {
 	list, err := items(v)
 	if err != nil {
 		return err
 	}
 	for _, v := range list {
 		var s rawScope
-		err := fields(v, func(key string, v any) (err error) {
+		err := p.fieldsOf(v, func(key string, v value) (err error) {
 			switch key {
 			case "name":
-				s.name, err = text(v)
+				s.name, err = p.text(v)
 			case "stage":
-				s.stage, err = text(v)
+				s.stage, err = p.text(v)
 			case "device":
 				s.device, err = number(v)
 			case "time_us":
@@ -320,15 +308,15 @@ func (p *pickled) readScopes(v any) error {
 	return nil
 }
 
-func (p *pickled) readSettings(v any) error {
-	return fields(v, func(key string, v any) (err error) {
+func (p *pickled) readSettings(v value) error {
+	return p.fieldsOf(v, func(key string, v value) (err error) {
 		switch key {
 		case "max_split_size":
 			p.config.MaxSplitSize, err = number(v)
 		case "expandable_segments":
-			p.config.Expandable = v == true
+			p.config.Expandable = v.kind == boolValue && v.n == 1
 		case "roundup_power2_divisions":
-			err = fields(v, func(key string, v any) error {
+			err = p.fieldsOf(v, func(key string, v value) error {
 				n, err := number(v)
 				setDivisions(&p.config, key, n)
 				return err
@@ -338,56 +326,73 @@ func (p *pickled) readSettings(v any) error {
 	})
 }
 
-// fields calls f for every key of a dict; other values than dicts are an error.
-func fields(v any, f func(key string, v any) error) error {
-	d, ok := v.(*pickle.Dict)
-	if !ok {
-		return errors.New("a value that should be a dict")
-	}
-	for _, p := range d.Pairs {
-		key, ok := p.Key.(string)
-		if !ok {
-			return errors.New("a key that is no string")
-		}
-		if err := f(key, p.Value); err != nil {
-			return err
+// get finds the value of a key, nil if there is none. A key that was set twice counts as it was set last.
+func (f file) get(n *node, key string) *value {
+	for i := len(n.items) - 2; i >= 0; i -= 2 {
+		if n.items[i].kind == textValue && f.string(n.items[i]) == key {
+			return &n.items[i+1]
 		}
 	}
 	return nil
 }
 
-func items(v any) ([]any, error) {
-	switch v := v.(type) {
-	case *pickle.List:
-		return v.Items, nil
-	case pickle.Tuple:
-		return v, nil
+// fields calls do for every key of a dict's items.
+func (f file) fields(items []value, do func(key string, v value) error) error {
+	for i := 0; i < len(items); i += 2 {
+		if items[i].kind != textValue {
+			return fmt.Errorf("%s as a key", items[i].kind)
+		}
+		key := f.string(items[i])
+		if err := do(key, items[i+1]); err != nil {
+			return fmt.Errorf("%.40s: %w", key, err)
+		}
 	}
-	return nil, errors.New("a value that should be a list")
+	return nil
 }
 
-func text(v any) (string, error) {
-	s, ok := v.(string)
-	if !ok && v != nil {
-		return "", errors.New("a value that should be a string")
+func (f file) fieldsOf(v value, do func(key string, v value) error) error {
+	d, err := dictItems(v)
+	if err != nil {
+		return err
 	}
-	return s, nil
+	return f.fields(d, do)
 }
 
-func number(v any) (int64, error) {
-	switch v := v.(type) {
-	case int64:
-		return v, nil
-	case *big.Int:
-		return 0, fmt.Errorf("the number %.30s is out of range", v.String())
+func dictItems(v value) ([]value, error) {
+	if v.kind != dictValue {
+		return nil, fmt.Errorf("%s where a dict should be", v.kind)
 	}
-	return 0, errors.New("a value that should be a whole number")
+	return v.node.items, nil
 }
 
-func poolID(v any) (id alloc.PoolID, err error) {
+func items(v value) ([]value, error) {
+	if v.kind != listValue {
+		return nil, fmt.Errorf("%s where a list should be", v.kind)
+	}
+	return v.node.items, nil
+}
+
+func (f file) text(v value) (string, error) {
+	switch v.kind {
+	case textValue:
+		return f.string(v), nil
+	case noneValue:
+		return "", nil
+	}
+	return "", fmt.Errorf("%s where a str should be", v.kind)
+}
+
+func number(v value) (int64, error) {
+	if v.kind != intValue {
+		return 0, fmt.Errorf("%s where a whole number should be", v.kind)
+	}
+	return v.n, nil
+}
+
+func poolID(v value) (id alloc.PoolID, err error) {
 	pair, err := items(v)
 	if err != nil || len(pair) != len(id) {
-		return id, errors.New("a pool id that is no pair")
+		return id, errors.New("no pair")
 	}
 	for i := range id {
 		if id[i], err = number(pair[i]); err != nil {
