@@ -431,3 +431,23 @@ func (v *view) sealed(t testing.TB) *view {
 	require.NoError(t, v.seal())
 	return v
 }
+
+func TestCancelledMovesLeaveNothing(t *testing.T) {
+	in := filepath.Join(fixtures, "f1_single_rank_full", "ckpt")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, to := range []Format{DCP, SafetensorsFiles, Torch} {
+		for _, name := range []string{"out", "out.safetensors"} {
+			dir := t.TempDir()
+			in := in
+			if to == SafetensorsFiles {
+				in = filepath.Join(fixtures, "f2_fsdp_shard0_x4", "ckpt")
+			}
+			err := Convert(ctx, in, filepath.Join(dir, name), ConvertOptions{To: to})
+			require.Equal(t, int(exit.Interrupted), exit.Code(err), "%s: %v", to, err)
+			entries, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			require.Empty(t, entries, to)
+		}
+	}
+}
