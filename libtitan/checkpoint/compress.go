@@ -80,5 +80,6 @@ type counter struct{ f *outFile }
 func (c *counter) Write(b []byte) (int, error) {
 	n, err := c.f.f.Write(b)
 	c.f.size += int64(n)
+	c.f.crc, c.f.streamed = crc32.Update(c.f.crc, crc32.IEEETable, b[:n]), true
 	return n, err
 }

@@ -102,7 +102,7 @@ func ours(dir string) error {
 	}
 	for _, e := range entries {
 		name := e.Name()
-		if e.IsDir() || !slices.Contains([]string{".metadata", ".metadata.tmp", safeIndex, configFile}, name) &&
+		if e.IsDir() || !slices.Contains([]string{".metadata", ".metadata.tmp", checksumName, safeIndex, configFile}, name) &&
 			!slices.Contains([]string{".distcp", ".metadata", ".safetensors"}, filepath.Ext(name)) {
 			return exit.Input.Errorf("checkpoint: %s: %s in it is not of a checkpoint: it is not replaced", dir, name)
 		}

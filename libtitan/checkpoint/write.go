@@ -57,6 +57,9 @@ type outFile struct {
 	size  int64
 	items []*writeItem // end to end
 	f     *os.File
+
+	streamed bool   // it was written from start to end, which gave
+	crc      uint32 // the whole file's CRC
 }
 
 // writeItem is a chunk or an object, with its place in a file.
@@ -145,7 +148,10 @@ func (p *writePlan) write(ctx context.Context, dir string, o WriteOptions) error
 	if o.Compress {
 		transforms = []string{zstdTransform}
 	}
-	return p.writeMetadata(filepath.Join(dir, ".metadata"), transforms)
+	if err := p.writeMetadata(filepath.Join(dir, ".metadata"), transforms); err != nil {
+		return err
+	}
+	return p.writeChecksums(ctx, dir)
 }
 
 func (p *writePlan) close() {
