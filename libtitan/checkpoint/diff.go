@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"titan/libtitan/dtype"
+	"titan/libtitan/exit"
 )
 
 // DiffOptions say when two elements differ.
@@ -28,15 +29,18 @@ type Difference struct {
 // Diff compares two checkpoints item by item, whatever their layouts, and gives each difference to emit in order of
 // name. Names that differ only by wrapper parts or by torchtitan's spellings are partners. It returns how many items
 // were compared.
-func Diff(ctx context.Context, a, b *Reader, o DiffOptions, emit func(Difference) error) (compared int, err error) {
-	items, err := a.matching(o.Glob)
+func Diff(ctx context.Context, a, b Source, o DiffOptions, emit func(Difference) error) (compared int, err error) {
+	items, err := matching(a, o.Glob)
 	if err != nil {
 		return 0, err
 	}
 	partner, rest := partners(items, b)
+	if err := strangers(a, b, items, partner, rest); err != nil {
+		return 0, err
+	}
 	var out []Difference
 	err = inOrder(ctx, o.ReadOptions, items, func(ctx context.Context, it Item, block int64) (string, error) {
-		other, ok := b.Item(partner[it.FQN])
+		other, ok := findItem(b, partner[it.FQN])
 		if !ok {
 			return "only in the first", nil
 		}
@@ -66,12 +70,12 @@ func Diff(ctx context.Context, a, b *Reader, o DiffOptions, emit func(Difference
 }
 
 // partners finds for each item the name in b: the same, else one with the same plain name. rest is what b has besides.
-func partners(items []Item, b *Reader) (partner map[string]string, rest []string) {
+func partners(items []Item, b Source) (partner map[string]string, rest []string) {
 	exact, plain := map[string]bool{}, map[string]string{}
 	for _, it := range items {
 		exact[it.FQN] = true
 	}
-	for _, it := range b.items {
+	for _, it := range b.Items() {
 		if !exact[it.FQN] {
 			plain[plainName(it.FQN)] = it.FQN
 		}
@@ -79,12 +83,14 @@ func partners(items []Item, b *Reader) (partner map[string]string, rest []string
 	partner, taken := map[string]string{}, map[string]bool{}
 	for _, it := range items {
 		name := it.FQN
-		if _, ok := b.Item(name); !ok {
-			name = plain[plainName(name)]
+		if _, ok := findItem(b, name); !ok {
+			if name = plain[plainName(name)]; name == "" {
+				continue
+			}
 		}
 		partner[it.FQN], taken[name] = name, true
 	}
-	for _, it := range b.items {
+	for _, it := range b.Items() {
 		if !taken[it.FQN] {
 			rest = append(rest, it.FQN)
 		}
@@ -92,10 +98,22 @@ func partners(items []Item, b *Reader) (partner map[string]string, rest []string
 	return partner, rest
 }
 
+// strangers is the error of two checkpoints without a name in common: they are not of one model, or not of one naming.
+func strangers(a, b Source, items []Item, partner map[string]string, rest []string) error {
+	if len(partner) > 0 || len(items) == 0 || len(rest) == 0 {
+		return nil
+	}
+	names := make([]string, len(items))
+	for i, it := range items {
+		names[i] = it.FQN
+	}
+	return exit.No.Errorf("%s and %s have no name in common: the first has %s, the second %s", a.Name(), b.Name(), first(3, names), first(3, rest))
+}
+
 // differ compares one item.
 type differ struct {
 	ctx   context.Context
-	a, b  *Reader
+	a, b  Source
 	o     *DiffOptions
 	block int64
 
@@ -130,11 +148,11 @@ func (d *differ) compare(x, y Item) (string, error) {
 }
 
 func (d *differ) objects(x, y string) (string, error) {
-	p, err := d.a.objectPickle(x)
+	p, err := dataPickle(d.a, x)
 	if err != nil {
 		return "", err
 	}
-	q, err := d.b.objectPickle(y)
+	q, err := dataPickle(d.b, y)
 	if err != nil || p == q {
 		return "", err
 	}

@@ -1,11 +1,18 @@
 package checkpoint
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path"
+	"path/filepath"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -24,7 +31,7 @@ func (o *ReadOptions) limits() (jobs int, block int64) {
 	return w.jobs(), w.blockSize()
 }
 
-// ListOptions say what [Reader.List] lists.
+// ListOptions say what [List] lists.
 type ListOptions struct {
 	ReadOptions
 	Glob string // a pattern for names, as path.Match has it; "" lists all
@@ -42,9 +49,58 @@ type Listed struct {
 	SHA256 string  `json:"sha256,omitempty"` // of the full row-major little-endian tensor, or of the object's pickle
 }
 
+// OpenListing opens a checkpoint for [List] without hashes, which reads no tensor. It also takes a .metadata file, and
+// a DCP folder of which nothing but that is there; note says so.
+func OpenListing(path string) (src Source, note string, err error) {
+	if info, err := os.Stat(path); err == nil && !info.IsDir() && strings.HasSuffix(filepath.Base(path), ".metadata") {
+		md, err := readMetadataFile(path)
+		if err != nil {
+			return nil, "", err
+		}
+		return newReader(filepath.Dir(path), md), "", nil
+	}
+	if !isDCP(path) {
+		src, err = OpenSource(path)
+		return src, "", err
+	}
+	r, err := open(path)
+	if err != nil {
+		return nil, "", err
+	}
+	if n := r.absentFiles(); n > 0 {
+		return r, fmt.Sprintf("%s: none of the %d data files is there: this is what .metadata says", path, n), nil
+	}
+	if faults := r.faults(); len(faults) > 0 {
+		return nil, "", errors.Join(exit.Input.Errorf("checkpoint %s: %w", path, faults[0]), r.Close())
+	}
+	return r, "", nil
+}
+
+// absentFiles is the number of data files, if all are missing.
+func (r *Reader) absentFiles() (n int) {
+	names := map[string]bool{}
+	for fqn := range r.meta.objects {
+		names[r.meta.objects[fqn].path] = true
+	}
+	for _, t := range r.meta.tensors {
+		for _, at := range t.at {
+			names[at.path] = true
+		}
+	}
+	for name := range names {
+		if checkName(name) != nil {
+			return 0
+		}
+		if _, err := os.Stat(filepath.Join(r.folder.dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return 0
+		}
+	}
+	return len(names)
+}
+
 // List gives the items to emit in order of name, each as soon as it is known.
-func (r *Reader) List(ctx context.Context, o ListOptions, emit func(Listed) error) error {
-	items, err := r.matching(o.Glob)
+func List(ctx context.Context, src Source, o ListOptions, emit func(Listed) error) error {
+	items, err := matching(src, o.Glob)
 	if err != nil {
 		return err
 	}
@@ -57,17 +113,19 @@ func (r *Reader) List(ctx context.Context, o ListOptions, emit func(Listed) erro
 		return nil
 	}
 	return inOrder(ctx, o.ReadOptions, items, func(ctx context.Context, it Item, block int64) (string, error) {
-		return r.hash(ctx, it, block, o.Progress)
+		return hashItem(ctx, src, it, block, o.Progress)
 	}, func(it Item, sum string) error { return emit(listed(it, sum)) })
 }
 
-// matching lists the items whose names a pattern fits.
-func (r *Reader) matching(glob string) ([]Item, error) {
+// matching lists the items whose names a pattern fits. That none does is an error: it is mostly a slip.
+func matching(src Source, glob string) ([]Item, error) {
 	if glob == "" {
-		return r.items, nil
+		return src.Items(), nil
 	}
 	var out []Item
-	for _, it := range r.items {
+	var names []string
+	for _, it := range src.Items() {
+		names = append(names, it.FQN)
 		ok, err := path.Match(glob, it.FQN)
 		if err != nil {
 			return nil, exit.Usage.Errorf("glob %q: %w", glob, err)
@@ -76,12 +134,15 @@ func (r *Reader) matching(glob string) ([]Item, error) {
 			out = append(out, it)
 		}
 	}
+	if len(out) == 0 {
+		return nil, exit.Input.Errorf("checkpoint %s: no name fits the pattern %q: there are %s", src.Name(), glob, first(3, names))
+	}
 	return out, nil
 }
 
 // inOrder runs work on several items at once and hands the results to emit in the items' order.
-func inOrder[T any](ctx context.Context, o ReadOptions, items []Item,
-	work func(ctx context.Context, it Item, block int64) (T, error), emit func(Item, T) error) error {
+func inOrder[E, T any](ctx context.Context, o ReadOptions, items []E,
+	work func(ctx context.Context, it E, block int64) (T, error), emit func(E, T) error) error {
 	jobs, block := o.limits()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(jobs + 1)
@@ -138,18 +199,18 @@ func listed(it Item, sum string) Listed {
 	return l
 }
 
-// hash is an item's SHA-256, in hexadecimal.
-func (r *Reader) hash(ctx context.Context, it Item, block int64, progress func(int64)) (string, error) {
+// hashItem is an item's SHA-256, in hexadecimal.
+func hashItem(ctx context.Context, src Source, it Item, block int64, progress func(int64)) (string, error) {
 	h := sha256.New()
 	if it.Kind == KindBytes {
-		pkl, err := r.objectPickle(it.FQN)
+		pkl, err := dataPickle(src, it.FQN)
 		if err != nil {
 			return "", err
 		}
 		io.WriteString(h, pkl)
 		return hex.EncodeToString(h.Sum(nil)), nil
 	}
-	err := r.Stream(it.FQN, block, func(b []byte) error {
+	err := stream(src, it, block, func(b []byte) error {
 		h.Write(b)
 		report(progress, len(b))
 		return ctx.Err()
@@ -163,23 +224,32 @@ func report(progress func(int64), n int) {
 	}
 }
 
-// objectPickle is an object's data.pkl, which is the same wherever the object is stored.
-func (r *Reader) objectPickle(fqn string) (string, error) {
-	z, err := r.objectZip(fqn)
+// dataPickle is an object's data.pkl, which is the same wherever the object is stored.
+func dataPickle(src Source, fqn string) (string, error) {
+	b, err := src.ObjectZip(fqn)
 	if err != nil {
-		return "", r.wrap(fqn, err)
+		return "", err
 	}
-	pkl, err := z.read("data.pkl", maxPickle)
-	return pkl, r.wrap(fqn, err)
+	z, err := openZip(bytes.NewReader(b), int64(len(b)))
+	if err != nil {
+		return "", exit.Input.Errorf("checkpoint %s: %s: %w", src.Name(), fqn, err)
+	}
+	return z.read("data.pkl", maxPickle)
 }
 
 // TensorBytes is the sum of the items' tensor data, for a progress bar.
-func (r *Reader) TensorBytes() int64 {
+func TensorBytes(src Source) int64 {
 	n := int64(0)
-	for _, it := range r.items {
+	for _, it := range src.Items() {
 		if it.Kind == KindTensor {
 			n += it.Bytes
 		}
 	}
 	return n
+}
+
+// ItemBytes is the size of one item, 0 if there is none of the name.
+func ItemBytes(src Source, fqn string) int64 {
+	it, _ := findItem(src, fqn)
+	return it.Bytes
 }

@@ -21,6 +21,7 @@ type torchSource struct {
 	r      io.ReaderAt
 	size   int64
 	close  func() error
+	zip    *zipFile // nil: the form of before PyTorch 1.6
 	items  []Item
 	byName map[string]int
 	values map[string]any // of each item: a *tensorItem, or a plain value
@@ -89,6 +90,7 @@ func (s *torchSource) value() (any, error) {
 			return nil, errors.New("a TorchScript archive: it holds code; save its state_dict instead")
 		}
 	}
+	s.zip = z
 	return readItem(z)
 }
 

@@ -131,20 +131,26 @@ func (r *Reader) parseTensorItem(t *tensorMeta, i int) (*tensorItem, error) {
 // Stream reads a whole tensor in row-major order, in pieces of at most maxBytes (or one element). The piece is valid
 // during the call alone.
 func (r *Reader) Stream(fqn string, maxBytes int64, fn func(b []byte) error) error {
-	t := r.meta.tensors[fqn]
-	if t == nil {
+	it, ok := r.Item(fqn)
+	if !ok || it.Kind != KindTensor {
 		return r.wrap(fqn, fmt.Errorf("no such tensor in the checkpoint"))
 	}
+	return stream(r, it, maxBytes, fn)
+}
+
+// stream is [Reader.Stream] of any source.
+func stream(src Source, it Item, maxBytes int64, fn func(b []byte) error) error {
+	elem := it.DType.Size()
 	var buf []byte
-	for piece := range pieces(whole(t.shape), max(1, maxBytes/int64(t.dtype.Size()))) {
-		n, err := byteSize(piece.Sizes, t.dtype.Size())
+	for piece := range pieces(whole(it.Shape), max(1, maxBytes/int64(elem))) {
+		n, err := byteSize(piece.Sizes, elem)
 		if err != nil {
-			return r.wrap(fqn, err)
+			return err
 		}
 		if int64(cap(buf)) < n {
 			buf = make([]byte, n)
 		}
-		if err := r.ReadRegion(fqn, piece.Offsets, piece.Sizes, buf[:n]); err != nil {
+		if err := src.ReadRegion(it.FQN, piece.Offsets, piece.Sizes, buf[:n]); err != nil {
 			return err
 		}
 		if err := fn(buf[:n]); err != nil {

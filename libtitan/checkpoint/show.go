@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"titan/libtitan/exit"
 )
 
-// ShowOptions say what [Reader.Show] tells of an item.
+// ShowOptions say what [Show] tells of an item.
 type ShowOptions struct {
 	ReadOptions
 	Stats bool
@@ -22,33 +24,62 @@ const smallTensor = 64 // elements that are printed unasked
 
 // Show writes what is known of an item, as "key: value" lines: its place in the files, statistics if asked, then the
 // elements of a slice (a line for each row), or an object's value.
-func (r *Reader) Show(ctx context.Context, w io.Writer, fqn string, o ShowOptions) error {
-	it, ok := r.Item(fqn)
+func Show(ctx context.Context, w io.Writer, src Source, fqn string, o ShowOptions) error {
+	it, ok := findItem(src, fqn)
 	if !ok {
-		return r.wrap(fqn, fmt.Errorf("no such item%s", r.nearest(fqn)))
+		return exit.Input.Errorf("checkpoint %s: %s: no such item%s", src.Name(), fqn, nearest(src, fqn))
 	}
 	if it.Kind == KindBytes {
-		return r.showObject(w, it)
+		return showObject(w, src, it)
 	}
 	region, err := parseSlice(o.Slice, it.Shape)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "fqn: %s\nkind: tensor\ndtype: %s\nshape: %v\nbytes: %d\n", it.FQN, it.DType, it.Shape, it.Bytes)
-	t := r.meta.tensors[fqn]
 	for i, c := range it.Chunks {
-		at := t.at[i]
-		fmt.Fprintf(w, "chunk: offsets %v sizes %v in %s at %d+%d%s\n", c.Offsets, c.Sizes, at.path, at.offset, at.length, coded(at))
+		fmt.Fprintf(w, "chunk: offsets %v sizes %v in %s\n", c.Offsets, c.Sizes, where(src, it, i))
 	}
 	if o.Stats {
-		if err := r.showStats(ctx, w, it, o.ReadOptions); err != nil {
+		if err := showStats(ctx, w, src, it, o.ReadOptions); err != nil {
 			return err
 		}
 	}
 	if n, _ := numel(it.Shape); o.Slice != "" || n <= smallTensor {
-		return r.showValues(w, it, region)
+		return showValues(w, src, it, region)
 	}
 	return nil
+}
+
+// findItem looks an item up by name.
+func findItem(src Source, fqn string) (Item, bool) {
+	items := src.Items()
+	i, ok := slices.BinarySearchFunc(items, fqn, func(it Item, name string) int { return strings.Compare(it.FQN, name) })
+	if !ok {
+		return Item{}, false
+	}
+	return items[i], true
+}
+
+// where says in which file and where in it a chunk of a tensor, or an object, lies.
+func where(src Source, it Item, chunk int) string {
+	switch src := src.(type) {
+	case *Reader:
+		at := src.meta.objects[it.FQN]
+		if it.Kind == KindTensor {
+			at = src.meta.tensors[it.FQN].at[chunk]
+		}
+		return fmt.Sprintf("%s at %d+%d%s", at.path, at.offset, at.length, coded(at))
+	case *safeSource:
+		p := src.parts[it.FQN][chunk]
+		f := src.files[p.file]
+		return fmt.Sprintf("%s at %d+%d", filepath.Base(f.path), f.data+p.at.Begin, p.at.End-p.at.Begin)
+	case *torchSource:
+		if t, ok := src.values[it.FQN].(*tensorItem); ok {
+			return fmt.Sprintf("%s at %d+%d: offset %d, strides %v", filepath.Base(src.name), t.storage.at, t.storage.bytes, t.offset, t.strides)
+		}
+	}
+	return filepath.Base(src.Name())
 }
 
 func coded(at *location) string {
@@ -58,21 +89,19 @@ func coded(at *location) string {
 	return " coded " + strings.Join(at.transforms, ", ")
 }
 
-func (r *Reader) showObject(w io.Writer, it Item) error {
-	v, err := r.Object(it.FQN)
+func showObject(w io.Writer, src Source, it Item) error {
+	v, err := src.Object(it.FQN)
 	if err != nil {
 		return err
 	}
-	at := r.meta.objects[it.FQN]
-	_, err = fmt.Fprintf(w, "fqn: %s\nkind: bytes\nbytes: %d\nchunk: in %s at %d+%d%s\nvalue: %s\n",
-		it.FQN, it.Bytes, at.path, at.offset, at.length, coded(at), Repr(v))
+	_, err = fmt.Fprintf(w, "fqn: %s\nkind: bytes\nbytes: %d\nchunk: in %s\nvalue: %s\n", it.FQN, it.Bytes, where(src, it, 0), Repr(v))
 	return err
 }
 
 // nearest suggests names that contain the last parts of fqn, or that fqn is a part of.
-func (r *Reader) nearest(fqn string) string {
+func nearest(src Source, fqn string) string {
 	var names []string
-	for _, it := range r.items {
+	for _, it := range src.Items() {
 		if plainName(it.FQN) == plainName(fqn) || strings.Contains(it.FQN, fqn) {
 			names = append(names, it.FQN)
 		}
@@ -116,7 +145,7 @@ func sliceBound(s string, absent int64) (int64, error) {
 }
 
 // showValues prints a region, a line for each run of the last dim.
-func (r *Reader) showValues(w io.Writer, it Item, region Box) error {
+func showValues(w io.Writer, src Source, it Item, region Box) error {
 	row := int64(1)
 	if k := len(region.Sizes) - 1; k >= 0 {
 		row = max(1, region.Sizes[k])
@@ -124,7 +153,7 @@ func (r *Reader) showValues(w io.Writer, it Item, region Box) error {
 	elem := it.DType.Size()
 	for line := range pieces(region, row) {
 		b := make([]byte, row*int64(elem))
-		if err := r.ReadRegion(it.FQN, line.Offsets, line.Sizes, b); err != nil {
+		if err := src.ReadRegion(it.FQN, line.Offsets, line.Sizes, b); err != nil {
 			return err
 		}
 		words := make([]string, row)
@@ -166,13 +195,13 @@ func (s *stats) add(x float64) {
 	s.m2 += delta * (x - s.mean)
 }
 
-func (r *Reader) showStats(ctx context.Context, w io.Writer, it Item, o ReadOptions) error {
+func showStats(ctx context.Context, w io.Writer, src Source, it Item, o ReadOptions) error {
 	if _, ok := number(it.DType, make([]byte, it.DType.Size())); !ok {
 		return exit.Usage.Errorf("no statistics of %s: %s values are no real numbers", it.FQN, it.DType)
 	}
 	var s stats
 	_, block := o.limits()
-	err := r.Stream(it.FQN, block, func(b []byte) error {
+	err := stream(src, it, block, func(b []byte) error {
 		for i := 0; i < len(b); i += it.DType.Size() {
 			x, _ := number(it.DType, b[i:i+it.DType.Size()])
 			s.add(x)

@@ -5,6 +5,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"titan/libtitan/exit"
 )
 
 // Source is a checkpoint of any format, open for reading. Its methods may be called from several goroutines; their
@@ -65,8 +67,11 @@ func openFile(path string) (Source, error) {
 	defer f.Close()
 	head := make([]byte, len(legacyMagic))
 	n, _ := io.ReadFull(f, head)
-	if isTorch(head[:n]) {
+	switch {
+	case isTorch(head[:n]):
 		return openTorch(path)
+	case filepath.Ext(path) != ".safetensors" && (n < 9 || head[8] != '{'): // after the header's length
+		return nil, exit.Input.Errorf("checkpoint %s: neither a safetensors file nor one by torch.save", path)
 	}
 	return openSafeFiles(path, []string{path}, nil)
 }

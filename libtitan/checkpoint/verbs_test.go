@@ -32,7 +32,7 @@ func TestListHashesAreThoseOfWholeTensors(t *testing.T) {
 	for _, jobs := range []int{1, 5} {
 		o := ListOptions{Hash: true, ReadOptions: ReadOptions{Jobs: jobs}}
 		var names []string
-		require.NoError(t, r.List(context.Background(), o, func(l Listed) error {
+		require.NoError(t, List(context.Background(), r, o, func(l Listed) error {
 			names = append(names, l.FQN)
 			if l.Kind == KindTensor {
 				require.Equal(t, want[l.FQN].SHA256, l.SHA256, l.FQN)
@@ -47,7 +47,7 @@ func TestListHashesAreThoseOfWholeTensors(t *testing.T) {
 func TestListedJSON(t *testing.T) {
 	r := openTest(t, smallFolder(t, nil))
 	var lines []string
-	require.NoError(t, r.List(context.Background(), ListOptions{Glob: "*.w*"}, func(l Listed) error {
+	require.NoError(t, List(context.Background(), r, ListOptions{Glob: "*.w*"}, func(l Listed) error {
 		b, err := json.Marshal(l)
 		lines = append(lines, string(b))
 		return err
@@ -56,20 +56,20 @@ func TestListedJSON(t *testing.T) {
 		`{"fqn":"a.weight","kind":"tensor","dtype":"float32","shape":[6,4],"chunks":[{"offsets":[0,0],"sizes":[4,4]},{"offsets":[4,0],"sizes":[2,4]}],"bytes":96}`,
 		`{"fqn":"b.weight","kind":"tensor","dtype":"float32","shape":[6],"chunks":[{"offsets":[0],"sizes":[6]}],"bytes":24}`,
 	}, lines)
-	err := r.List(context.Background(), ListOptions{Glob: "["}, nil)
+	err := List(context.Background(), r, ListOptions{Glob: "["}, nil)
 	require.Equal(t, int(exit.Usage), exit.Code(err))
 }
 
 func TestListStopsWhenAsked(t *testing.T) {
 	r := openTest(t, fixtures+"/f4_titan_full_state/ckpt")
 	ctx, cancel := context.WithCancel(context.Background())
-	err := r.List(ctx, ListOptions{Hash: true}, func(Listed) error { cancel(); return nil })
+	err := List(ctx, r, ListOptions{Hash: true}, func(Listed) error { cancel(); return nil })
 	require.ErrorIs(t, err, context.Canceled)
 }
 
 func show(t *testing.T, r *Reader, fqn string, o ShowOptions) string {
 	var b strings.Builder
-	require.NoError(t, r.Show(context.Background(), &b, fqn, o))
+	require.NoError(t, Show(context.Background(), &b, r, fqn, o))
 	return b.String()
 }
 
@@ -95,11 +95,11 @@ func TestShow(t *testing.T) {
 	require.Contains(t, show(t, r, "o", ShowOptions{}), `value: (1, 2.0, "x", None, True, [], <3 bytes>, {"k": (3,)})`)
 
 	for slice, want := range map[string]string{"0:9": `"0:9" is no range within a dim of 3`, "0,0,0": "has 3 dims where the tensor has 2", "x": "is no range", "2:1": "is no range", ",0": "is no range", "-1": "is no range"} {
-		err := r.Show(context.Background(), new(strings.Builder), "w", ShowOptions{Slice: slice})
+		err := Show(context.Background(), new(strings.Builder), r, "w", ShowOptions{Slice: slice})
 		require.ErrorContains(t, err, want)
 		require.Equal(t, int(exit.Usage), exit.Code(err))
 	}
-	err := r.Show(context.Background(), new(strings.Builder), "module.w", ShowOptions{})
+	err := Show(context.Background(), new(strings.Builder), r, "module.w", ShowOptions{})
 	require.ErrorContains(t, err, "module.w: no such item: did you mean w?")
 }
 
@@ -131,7 +131,7 @@ func TestULPs(t *testing.T) {
 	require.Equal(t, uint64(1), ulps(dtype.BFloat16, []byte{0x80, 0x3f}, []byte{0x81, 0x3f}))
 }
 
-func differences(t *testing.T, a, b *Reader, o DiffOptions) []string {
+func differences(t *testing.T, a, b Source, o DiffOptions) []string {
 	var out []string
 	_, err := Diff(context.Background(), a, b, o, func(d Difference) error {
 		out = append(out, d.FQN+": "+d.Why)
@@ -195,7 +195,7 @@ func TestDiff(t *testing.T) {
 
 func verify(t *testing.T, dir string) []string {
 	var faults []string
-	v, err := Verify(context.Background(), dir, ReadOptions{}, func(f string) error { faults = append(faults, f); return nil })
+	v, err := Verify(context.Background(), dir, VerifyOptions{}, func(f string) error { faults = append(faults, f); return nil })
 	require.NoError(t, err)
 	require.Equal(t, len(faults), v.Faults)
 	return faults

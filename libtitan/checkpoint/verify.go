@@ -10,46 +10,99 @@ import (
 	"strings"
 )
 
+// VerifyOptions say how closely [Verify] looks.
+type VerifyOptions struct {
+	ReadOptions
+	Deep  bool                                 // read every byte and hold it to the checksums that there are
+	Begin func(totalBytes int64) func(n int64) // starts a progress bar; may be nil
+}
+
 // Verified counts what [Verify] looked at.
 type Verified struct {
 	Items, Files int
 	Bytes        int64 // of tensor data
 	Faults       int
+	Held         string // what Deep held the bytes to
 }
 
-// Verify checks a folder against its metadata and gives each fault to emit, one line each: files missing, cut or left
-// over, ranges that overlap, chunks that leave gaps or overlap, items that do not hold what the metadata says. The
-// tensors' data are not read. A folder whose metadata cannot be read is an error instead.
-func Verify(ctx context.Context, dir string, o ReadOptions, emit func(fault string) error) (Verified, error) {
-	r, err := open(dir)
+// Verify checks a checkpoint and gives each fault to emit, one line each. Of a DCP folder: files missing, cut or left
+// over, ranges that overlap, chunks that leave gaps or overlap, items that do not hold what the metadata says. A
+// checkpoint that cannot be opened, other formats' faults among them, is an error instead.
+func Verify(ctx context.Context, path string, o VerifyOptions, emit func(fault string) error) (Verified, error) {
+	v := verifier{ctx: ctx, o: o, emit: emit}
+	if !isDCP(path) {
+		src, err := OpenSource(path)
+		if err != nil {
+			return v.Verified, err
+		}
+		defer src.Close()
+		return v.Verified, v.source(src)
+	}
+	r, err := open(path)
 	if err != nil {
-		return Verified{}, err
+		return v.Verified, err
 	}
 	defer r.Close()
-	spans := r.spans()
-	v := Verified{Items: len(r.items), Files: len(spans), Bytes: r.TensorBytes()}
-	tell := func(faults ...error) error {
-		for _, f := range faults {
-			v.Faults++
-			if err := emit(f.Error()); err != nil {
-				return err
-			}
+	err = v.folder(r)
+	return v.Verified, err
+}
+
+// verifier is one run of [Verify].
+type verifier struct {
+	Verified
+	ctx  context.Context
+	o    VerifyOptions
+	emit func(string) error
+}
+
+func (v *verifier) tell(faults ...error) error {
+	for _, f := range faults {
+		v.Faults++
+		if err := v.emit(f.Error()); err != nil {
+			return err
 		}
-		return nil
 	}
+	return nil
+}
+
+func (v *verifier) begin(total int64) {
+	if v.o.Begin != nil {
+		v.o.Progress = v.o.Begin(total)
+	}
+}
+
+// folder verifies a DCP folder.
+func (v *verifier) folder(r *Reader) error {
+	spans := r.spans()
+	v.Items, v.Files, v.Bytes = len(r.items), len(spans), TensorBytes(r)
 	faults, bad := r.badFiles(spans)
-	stale, err := staleFiles(dir, spans)
+	stale, err := staleFiles(r.folder.dir, spans)
 	if err != nil {
-		return v, err
+		return err
 	}
-	if err := tell(slices.Concat(faults, stale, r.tilingFaults())...); err != nil {
-		return v, err
+	if err := v.tell(slices.Concat(faults, stale, r.tilingFaults())...); err != nil {
+		return err
 	}
-	return v, inOrder(ctx, o, r.items, func(ctx context.Context, it Item, _ int64) ([]error, error) {
-		return r.itemFaults(it, bad), ctx.Err()
+	sound := map[string]bool{} // files whose every byte is known to be right
+	if v.o.Deep {
+		if sound, err = v.checksums(r.folder.dir, bad); err != nil {
+			return err
+		}
+	} else {
+		v.begin(v.Bytes)
+	}
+	return inOrder(v.ctx, v.o.ReadOptions, r.items, func(ctx context.Context, it Item, block int64) ([]error, error) {
+		c := itemCheck{ctx: ctx, r: r, it: it, bad: bad}
+		if v.o.Deep {
+			c.buf, c.sound = make([]byte, block), sound
+		}
+		err := c.run()
+		return c.faults, err
 	}, func(it Item, faults []error) error {
-		report(o.Progress, int(it.Bytes))
-		return tell(faults...)
+		if !v.o.Deep {
+			report(v.o.Progress, int(it.Bytes))
+		}
+		return v.tell(faults...)
 	})
 }
 
@@ -94,32 +147,69 @@ func staleFiles(dir string, spans map[string][]span) ([]error, error) {
 	return out, nil
 }
 
-// itemFaults opens each chunk of an item, but for those in files with faults of their own.
-func (r *Reader) itemFaults(it Item, bad map[string]bool) (faults []error) {
-	check := func(at *location, open func() error) {
-		if bad[at.path] {
-			return
-		}
-		if err := open(); err != nil {
-			faults = append(faults, fmt.Errorf("%s: %w", it.FQN, err))
-		}
-	}
-	if it.Kind == KindBytes {
-		check(r.meta.objects[it.FQN], func() error {
-			z, err := r.objectZip(it.FQN)
+// itemCheck opens each chunk of an item, but for those in files with faults of their own. With a buffer it reads them
+// whole too, but for those in files that are sound.
+type itemCheck struct {
+	ctx        context.Context
+	r          *Reader
+	it         Item
+	bad, sound map[string]bool
+	buf        []byte
+	faults     []error
+}
+
+// run gathers the faults; an error ends the whole verb.
+func (c *itemCheck) run() error {
+	if c.it.Kind == KindBytes {
+		at := c.r.meta.objects[c.it.FQN]
+		return c.chunk(at, maxObject, func() error {
+			z, err := c.r.objectZip(c.it.FQN)
 			if err == nil {
 				_, err = z.read("data.pkl", maxPickle)
 			}
 			return err
 		})
-		return faults
 	}
-	t := r.meta.tensors[it.FQN]
+	t := c.r.meta.tensors[c.it.FQN]
 	for i, at := range t.at {
-		check(at, func() error {
-			_, err := r.tensorItem(t, i)
-			return err
+		err := c.chunk(at, expandLimit(t, i), func() error {
+			if _, err := c.r.parseTensorItem(t, i); err != nil {
+				return fmt.Errorf("chunk at %v in %s: %w", t.chunks[i].Offsets, at.path, err)
+			}
+			return nil
 		})
+		if err != nil {
+			return err
+		}
 	}
-	return faults
+	return nil
+}
+
+func (c *itemCheck) chunk(at *location, limit int64, open func() error) error {
+	if c.bad[at.path] {
+		return nil
+	}
+	err := open()
+	if err == nil && c.buf != nil && !c.sound[at.path] {
+		err = c.read(at, limit)
+	}
+	if err != nil {
+		c.faults = append(c.faults, fmt.Errorf("%s: %w", c.it.FQN, err))
+	}
+	return c.ctx.Err()
+}
+
+// stale lists safetensors files of a folder that its index does not name.
+func (s *safeSource) stale() ([]error, error) {
+	if info, err := os.Stat(s.name); err != nil || !info.IsDir() {
+		return nil, err
+	}
+	paths, err := filepath.Glob(filepath.Join(globEscape(s.name), "*.safetensors"))
+	var out []error
+	for _, p := range paths {
+		if !slices.ContainsFunc(s.files, func(f *Safetensors) bool { return f.path == p }) {
+			out = append(out, fmt.Errorf("file %s is stale: the index does not name it", filepath.Base(p)))
+		}
+	}
+	return out, err
 }

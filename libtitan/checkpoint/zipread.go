@@ -39,7 +39,7 @@ func openZip(r io.ReaderAt, size int64) (*zipFile, error) {
 	}
 	z := &zipFile{r: r, size: size, records: make(map[string]zipRecord, min(count, 1024))}
 	for i := range count {
-		if dir, err = z.entry(dir); err != nil {
+		if dir, err = z.entry(dir, at+length-int64(len(dir))); err != nil {
 			return nil, fmt.Errorf("zip entry %d: %w", i, err)
 		}
 	}
@@ -73,8 +73,8 @@ func findDirectory(r io.ReaderAt, tail []byte, size int64) (at, length int64, co
 	return int64(offset), int64(bytes), int(n), nil
 }
 
-// entry files the record at the start of dir and returns the rest.
-func (z *zipFile) entry(dir []byte) ([]byte, error) {
+// entry files the record at the start of dir, which is at an offset of the item, and returns the rest.
+func (z *zipFile) entry(dir []byte, at int64) ([]byte, error) {
 	if len(dir) < 46 || string(dir[:4]) != "PK\x01\x02" {
 		return nil, errors.New("damaged")
 	}
@@ -94,7 +94,7 @@ func (z *zipFile) entry(dir []byte) ([]byte, error) {
 	case offset > uint64(z.size) || size > uint64(z.size)-offset:
 		return nil, fmt.Errorf("record %.100q of %d bytes at %d reaches beyond the item's %d bytes", name, size, offset, z.size)
 	}
-	z.records[name] = zipRecord{name: name, offset: int64(offset), size: int64(size), crc: uint32(u32(16))}
+	z.records[name] = zipRecord{name: name, entry: at, offset: int64(offset), size: int64(size), crc: uint32(u32(16))}
 	return dir[end:], nil
 }
 

@@ -33,6 +33,7 @@ type zipItem struct {
 type zipRecord struct {
 	name   string
 	offset int64 // of the local header
+	entry  int64 // of its entry in the directory; known of records that were read
 	size   int64
 	crc    uint32
 }

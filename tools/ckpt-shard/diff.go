@@ -27,17 +27,17 @@ func diff(ctx context.Context, e *app.Env, o checkpoint.DiffOptions) error {
 	if o.Rtol < 0 || o.Atol < 0 {
 		return exit.Usage.Errorf("--rtol and --atol are not negative")
 	}
-	a, err := checkpoint.Open(e.Args[0])
+	a, err := checkpoint.OpenSource(e.Args[0])
 	if err != nil {
 		return err
 	}
 	defer a.Close()
-	b, err := checkpoint.Open(e.Args[1])
+	b, err := checkpoint.OpenSource(e.Args[1])
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	defer progress(e, &o.ReadOptions, "diff", a.TensorBytes())()
+	defer progress(e, &o.ReadOptions, "diff", checkpoint.TensorBytes(a))()
 	differ := 0
 	n, err := checkpoint.Diff(ctx, a, b, o, func(d checkpoint.Difference) error {
 		differ++

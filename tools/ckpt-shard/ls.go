@@ -16,40 +16,54 @@ func lsVerb() app.Verb {
 	var o checkpoint.ListOptions
 	var asJSON bool
 	return app.Verb{
-		Name: "ls", Args: "DIR",
+		Name: "ls", Args: "DIR|FILE",
 		Usage:   "list the items: name, dtype or kind, shape, chunks, bytes, hash",
 		Example: "ckpt-shard ls runs/step-10 --glob 'layers.0.*' --hash",
 		Flags: append(limits(&o.ReadOptions),
 			app.Switch(&asJSON, "print one JSON object, {\"items\": [...]}", "json"),
 			app.Switch(&o.Hash, "add the SHA-256 of each whole tensor, the same in every layout", "hash"),
 			app.Text(&o.Glob, "list the names that the `PATTERN` fits: * any run, ? one character", "glob")),
-		Run: func(ctx context.Context, e *app.Env) error {
-			r, err := checkpoint.Open(e.Args[0])
-			if err != nil {
-				return err
-			}
-			defer r.Close()
-			if o.Hash {
-				defer progress(e, &o.ReadOptions, "ls", r.TensorBytes())()
-			}
-			w := bufio.NewWriter(e.Out)
-			if asJSON {
-				err = listJSON(ctx, r, o, w)
-			} else {
-				err = r.List(ctx, o, func(l checkpoint.Listed) error { return listLine(w, l) })
-			}
-			if err != nil {
-				return err
-			}
-			return w.Flush()
-		},
+		Run: func(ctx context.Context, e *app.Env) error { return list(ctx, e, o, asJSON) },
 	}
 }
 
+func list(ctx context.Context, e *app.Env, o checkpoint.ListOptions, asJSON bool) error {
+	src, err := openListing(e, o.Hash)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if o.Hash {
+		defer progress(e, &o.ReadOptions, "ls", checkpoint.TensorBytes(src))()
+	}
+	w := bufio.NewWriter(e.Out)
+	if asJSON {
+		err = listJSON(ctx, src, o, w)
+	} else {
+		err = checkpoint.List(ctx, src, o, func(l checkpoint.Listed) error { return listLine(w, l) })
+	}
+	if err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+// openListing opens what is to be listed; without hashes the metadata suffice.
+func openListing(e *app.Env, hash bool) (checkpoint.Source, error) {
+	if hash {
+		return checkpoint.OpenSource(e.Args[0])
+	}
+	src, note, err := checkpoint.OpenListing(e.Args[0])
+	if note != "" {
+		e.Log.Warn(note)
+	}
+	return src, err
+}
+
 // listJSON prints the items as they come, an item a line.
-func listJSON(ctx context.Context, r *checkpoint.Reader, o checkpoint.ListOptions, w io.Writer) error {
+func listJSON(ctx context.Context, src checkpoint.Source, o checkpoint.ListOptions, w io.Writer) error {
 	sep := "{\"items\": ["
-	err := r.List(ctx, o, func(l checkpoint.Listed) error {
+	err := checkpoint.List(ctx, src, o, func(l checkpoint.Listed) error {
 		b, err := json.Marshal(l)
 		if err != nil {
 			return err

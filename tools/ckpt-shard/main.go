@@ -20,7 +20,7 @@ func tool() app.Tool {
 		About: "Reads the folders that torch.distributed.checkpoint and this project's tools write, whatever their layout, " +
 			"in bounded memory. Nothing in a folder runs: its pickles are read by an allow-list.",
 		Example: example,
-		Verbs:   []app.Verb{lsVerb(), showVerb(), diffVerb(), verifyVerb(), reshardVerb(), convertVerb(), extractVerb(), renameVerb()},
+		Verbs:   []app.Verb{lsVerb(), showVerb(), diffVerb(), verifyVerb(), editVerb(), reshardVerb(), convertVerb(), extractVerb(), renameVerb()},
 	}
 }
 

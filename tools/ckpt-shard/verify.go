@@ -10,25 +10,38 @@ import (
 )
 
 func verifyVerb() app.Verb {
-	var o checkpoint.ReadOptions
+	var o checkpoint.VerifyOptions
 	return app.Verb{
-		Name: "verify", Args: "DIR",
-		Usage:   "check a folder against its metadata: files, ranges, coverage, items; exit 4 if it has faults",
-		Example: "ckpt-shard verify runs/step-10",
-		Flags:   limits(&o),
-		Run: func(ctx context.Context, e *app.Env) error {
-			v, err := checkpoint.Verify(ctx, e.Args[0], o, func(fault string) error {
-				_, err := fmt.Fprintln(e.Out, fault)
-				return err
-			})
-			switch {
-			case err != nil:
-				return err
-			case v.Faults > 0:
-				return exit.No.Errorf("%s: %d faults", e.Args[0], v.Faults)
-			}
-			_, err = fmt.Fprintf(e.Out, "whole: %d items in %d files, %d bytes of tensors\n", v.Items, v.Files, v.Bytes)
-			return err
-		},
+		Name: "verify", Args: "DIR|FILE",
+		Usage:   "check a checkpoint: files, ranges, coverage, items, with --deep every byte; exit 4 if it has faults",
+		Example: "ckpt-shard verify runs/step-10 --deep",
+		Flags: append(limits(&o.ReadOptions),
+			app.Switch(&o.Deep, "read every byte and hold it to the checksums that there are", "deep")),
+		Run: func(ctx context.Context, e *app.Env) error { return verify(ctx, e, o) },
 	}
+}
+
+func verify(ctx context.Context, e *app.Env, o checkpoint.VerifyOptions) error {
+	var bar *app.Bar
+	o.Begin = func(total int64) func(int64) {
+		bar.Close()
+		bar = e.Bytes("verify", total)
+		return bar.Add
+	}
+	v, err := checkpoint.Verify(ctx, e.Args[0], o, func(fault string) error {
+		_, err := fmt.Fprintln(e.Out, fault)
+		return err
+	})
+	bar.Close()
+	if err != nil {
+		return err
+	}
+	if v.Held != "" {
+		e.Log.Info(fmt.Sprintf("%s: held to %s", e.Args[0], v.Held))
+	}
+	if v.Faults > 0 {
+		return exit.No.Errorf("%s: %d faults", e.Args[0], v.Faults)
+	}
+	_, err = fmt.Fprintf(e.Out, "whole: %d items in %d files, %d bytes of tensors\n", v.Items, v.Files, v.Bytes)
+	return err
 }
