@@ -99,7 +99,7 @@ func TestReshardRoundTheHouses(t *testing.T) {
 		requireSame(t, openSource(t, in), openSource(t, at))
 		entries, err := os.ReadDir(at)
 		require.NoError(t, err)
-		require.Len(t, entries, l.World()+1)
+		require.Len(t, entries, l.World()+2, "a file a rank, .metadata and the checksums")
 	}
 }
 
