@@ -76,9 +76,6 @@ func (k *rank) loop(ctx, stop context.Context) error {
 	t := k.job.Manifest.Training
 	for k.pos.Step < t.Steps {
 		stopping, err := k.step(ctx, stop)
-		if err == nil {
-			err = k.saver.failed()
-		}
 		if err != nil {
 			return err
 		}
@@ -153,12 +150,12 @@ func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 	return stopping, err
 }
 
-// agree sums, over the pp ranks, what each knows: the losses of the microbatches, the squared norms of the
-// gradients it owns, and whether it was told to stop. Where one rank has a value and the others zero, the
-// sum is exact.
+// agree sums, over the ranks, what each knows: the losses of the microbatches, the squared norms of the gradients it
+// owns, whether it was told to stop, and whether a save beside the training has failed. Where one rank has a value and
+// the others zero, the sum is exact.
 func (k *rank) agree(ctx, stop context.Context, valid int) (loss float64, squares []float64, stopping bool, err error) {
 	n := len(k.job.Params)
-	all := make([]float64, n+2)
+	all := make([]float64, n+3)
 	for _, h := range k.held {
 		if h.First {
 			all[h.Index] = k.engine.SumSquares(k.state.grads[h.Param.FQN])
@@ -173,7 +170,12 @@ func (k *rank) agree(ctx, stop context.Context, valid int) (loss float64, square
 	if stop.Err() != nil {
 		all[n+1] = 1
 	}
-	err = k.comm.Sum(ctx, all)
+	if k.saver.failed() != nil {
+		all[n+2] = 1
+	}
+	if err = k.comm.Sum(ctx, all); err == nil && all[n+2] > 0 {
+		err = k.saveError()
+	}
 	return all[n], all[:n], all[n+1] > 0, err
 }
 

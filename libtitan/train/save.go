@@ -50,7 +50,7 @@ const saveTimeout = time.Hour
 func (k *rank) save(ctx context.Context, last bool) error {
 	k.comm.SetTimeout(saveTimeout)
 	defer k.comm.SetTimeout(k.stepTimeout())
-	if err := k.saver.wait(); err != nil {
+	if err := k.savesEnded(ctx); err != nil {
 		return err
 	}
 	if err := k.worthSaving(ctx); err != nil {
@@ -78,10 +78,27 @@ func (k *rank) save(ctx context.Context, last bool) error {
 	if beside {
 		return nil
 	}
-	if err := k.saver.wait(); err != nil {
+	return k.savesEnded(ctx)
+}
+
+// savesEnded waits, on all ranks together, until no write is under way. All learn of one that failed.
+func (k *rank) savesEnded(ctx context.Context) error {
+	failed := make([]float64, 1)
+	if k.saver.wait() != nil {
+		failed[0] = 1
+	}
+	if err := k.comm.Sum(ctx, failed); err != nil || failed[0] == 0 {
 		return err
 	}
-	return k.comm.Barrier(ctx)
+	return k.saveError()
+}
+
+// saveError is why rank 0 could not write, as far as this process knows.
+func (k *rank) saveError() error {
+	if writer := k.peers[0]; writer != nil {
+		return writer.saver.err
+	}
+	return exit.Lost.Errorf("rank 0 could not save its checkpoint: its own message says why")
 }
 
 // worthSaving stops the run where a tensor that would be saved is not finite: a loss can hide that, of a row that no

@@ -159,16 +159,29 @@ func rounded(bytes, name string) string {
 	return string(out)
 }
 
-// A weight that no token takes spoils neither loss nor norm; it is not saved over good ones all the same.
-func TestHiddenPoisonIsNotSaved(t *testing.T) {
-	for _, mode := range []string{manifest.AsyncOff, manifest.AsyncThread} {
-		m := savingJob(t, numbers(t), 2, manifest.Checkpoint{Folder: t.TempDir(), Interval: 1, KeepLatestK: 2, AsyncMode: mode})
-		steps(t, m)
-		poison(t, checkpoint.StepDir(m.Checkpoint.Folder, 2), checkpoint.StepDir(m.Checkpoint.Folder, 3), "tok_embeddings.weight") // of byte 0
-		m.Training.Steps = 6
-		err := Run(context.Background(), m, quiet())
-		require.ErrorContains(t, err, "step 3: the parameter of tok_embeddings.weight is not finite: nothing was saved")
-		require.Equal(t, int(exit.No), exit.Code(err))
-		require.Equal(t, []string{"step-1", "step-2", "step-3"}, stepFolders(t, m.Checkpoint.Folder))
+// An infinite weight ends the run in its step, on every rank, and pushes out no sound step. So does one that no token
+// takes, of byte 0, which neither loss nor norm shows.
+func TestPoisonPushesOutNoStep(t *testing.T) {
+	data := numbers(t)
+	for fqn, want := range map[string]string{
+		"layers.2.feed_forward.w2.weight": "step 3: loss NaN, grad_norm NaN: not finite (the first bad one is the parameter of layers.2.feed_forward.w2.weight)",
+		"tok_embeddings.weight":           "step 3: the parameter of tok_embeddings.weight is not finite: nothing was saved",
+	} {
+		for _, mode := range []string{manifest.AsyncOff, manifest.AsyncThread} {
+			job := func(n int, c manifest.Checkpoint) *manifest.Manifest {
+				m := meshJob(t, data, manifest.MeshDims{PP: 2, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1}, 2)
+				m.Training.Steps, m.Checkpoint = n, &c
+				return m
+			}
+			c := manifest.Checkpoint{Folder: t.TempDir(), Interval: 1, KeepLatestK: 2, AsyncMode: mode}
+			steps(t, job(2, c))
+			poison(t, checkpoint.StepDir(c.Folder, 2), checkpoint.StepDir(c.Folder, 3), fqn)
+			o := quiet()
+			o.LogFreq = 10
+			err := Run(context.Background(), job(6, c), o)
+			require.ErrorContains(t, err, want)
+			require.Equal(t, int(exit.No), exit.Code(err))
+			require.Equal(t, []string{"step-1", "step-2", "step-3"}, stepFolders(t, c.Folder))
+		}
 	}
 }
