@@ -139,8 +139,8 @@ func TestItemsThatAreRefused(t *testing.T) {
 		"no header":  {nil, replace("PK\x03\x04", "PK\x03\x05"), `zip record "data.pkl" has no local header`},
 		"big endian": {nil, replace("little", "bigger"), `byte order "bigger": only little-endian data is read`},
 		"code":       {nil, replace("ctorch._utils\n_rebuild_tensor_v2\n", "ctorch._utils\n_rebuild_danger_v2\n"), `pickle: offset 2: GLOBAL: "_rebuild_danger_v2" of module "torch._utils" is not allowed here`},
-		"storage":    {nil, replace("X\x01\x00\x00\x000q", "X\x01\x00\x00\x001q"), "pickle: offset 98: BINPERSID: no record data/1"},
-		"numel":      {nil, replace("K\x10tq", "K\x11tq"), "pickle: offset 98: BINPERSID: record data/0 holds 64 bytes where the tensor's storage has 68"},
+		"storage":    {nil, replace("X\x01\x00\x00\x000q", "X\x01\x00\x00\x001q"), "pickle: offset 98: BINPERSID: no record \"data/1\""},
+		"numel":      {nil, replace("K\x10tq", "K\x11tq"), "pickle: offset 98: BINPERSID: record \"data/0\" holds 64 bytes where the tensor's storage has 68"},
 		"strides":    {nil, replace("K\x04K\x01\x86q", "K\x09K\x01\x86q"), "pickle: offset 150: REDUCE: shape [4 4], strides [9 1] and offset 0 reach beyond the storage's 16 elements"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,9 +1,9 @@
 package checkpoint
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -44,21 +44,46 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// A tenth of what a 405B model has: 114 tensors in 1,024 chunks each.
-func BenchmarkParseMetadata(b *testing.B) {
-	var s State
-	for i := range 114 {
-		s.Tensors = append(s.Tensors, rowCut(fmt.Sprintf("layers.%d.feed_forward.w1.weight", i), 16384, 1024))
+// bigMetadataDir is where BenchmarkOpen405B leaves its folder, so that ckpt-shard can be measured on it.
+const bigMetadataDir = "TITAN_BIG_METADATA_DIR"
+
+// writeBigMetadata makes dir a folder of a .metadata alone: tensors of rows by 16,384 float32, each cut over files.
+func writeBigMetadata(b *testing.B, dir string, tensors, files int64) {
+	const rows, columns = 53248, 16384 // a feed-forward weight of llama3-405b
+	plan := &writePlan{state: &State{}, byRank: map[int]*outFile{}}
+	for i := range tensors {
+		t := Tensor{FQN: fmt.Sprintf("layers.%d.feed_forward.w%d.weight", i/9, i%9), DType: dtype.Float32, Shape: []int64{rows, columns}}
+		step := rows / files
+		for f := range files {
+			t.Chunks = append(t.Chunks, Chunk{Offsets: []int64{f * step, 0}, Sizes: []int64{step, columns}, File: int(f)})
+			item := &writeItem{fqn: t.FQN, chunk: &t.Chunks[f], index: int(f), zip: zipItem{dataBytes: step * columns * 4}}
+			plan.place(item, int(f))
+		}
+		plan.state.Tensors = append(plan.state.Tensors, t)
 	}
-	plan, err := newWritePlan(&s)
+	for i := range plan.state.Tensors { // Chunks have moved while they grew
+		for f, item := range plan.files {
+			item.items[i].chunk = &plan.state.Tensors[i].Chunks[f]
+		}
+	}
+	require.NoError(b, os.MkdirAll(dir, 0o777))
+	require.NoError(b, plan.writeMetadata(filepath.Join(dir, ".metadata"), nil))
+}
+
+// The metadata of a 405B model over 1,024 ranks: a million chunks.
+func BenchmarkOpen405B(b *testing.B) {
+	dir := os.Getenv(bigMetadataDir)
+	if dir == "" {
+		dir = b.TempDir()
+	}
+	writeBigMetadata(b, dir, 1137, 1024)
+	info, err := os.Stat(filepath.Join(dir, ".metadata"))
 	require.NoError(b, err)
-	var buf bytes.Buffer
-	require.NoError(b, writeMetadata(&buf, plan.state, plan.files, nil))
-	data := buf.String()
-	b.SetBytes(int64(len(data)))
-	b.ResetTimer()
+	b.SetBytes(info.Size())
+	b.ReportAllocs()
 	for b.Loop() {
-		_, err := parseMetadata(data)
+		src, _, err := OpenListing(dir)
 		require.NoError(b, err)
+		require.Len(b, src.Items(), 1137)
 	}
 }

@@ -197,7 +197,7 @@ func (e *editor) file(path string) *editedFile {
 func (e *editor) inZip(path string, base int64, z *zipFile, t *tensorItem, within []int64, b []byte) error {
 	r, ok := z.records["data/"+t.storage.key]
 	if !ok {
-		return fmt.Errorf("no record data/%.100s", t.storage.key)
+		return fmt.Errorf("no record %.100q", "data/"+t.storage.key)
 	}
 	f := e.file(path)
 	f.add(base+t.storage.at+(t.offset+flatIndex(within, t.strides))*int64(len(b)), b)

@@ -105,10 +105,10 @@ func (d *itemDecoder) persistent(id any) (any, error) {
 func (z *zipFile) locate(s *storage) error {
 	r, ok := z.records["data/"+s.key]
 	if !ok {
-		return fmt.Errorf("no record data/%.100s", s.key)
+		return fmt.Errorf("no record %.100q", "data/"+s.key)
 	}
 	if r.size != s.bytes {
-		return fmt.Errorf("record data/%.100s holds %d bytes where the tensor's storage has %d", s.key, r.size, s.bytes)
+		return fmt.Errorf("record %.100q holds %d bytes where the tensor's storage has %d", r.name, r.size, s.bytes)
 	}
 	var err error
 	s.at, err = z.start(r)

@@ -44,7 +44,11 @@ func parseMetadata(data string) (*metadata, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := newMetaMachine(program)
+	return newMetaMachine(program).parse()
+}
+
+// parse runs the program and makes a metadata of what it leaves.
+func (m *metaMachine) parse() (*metadata, error) {
 	v, err := m.run()
 	if err != nil {
 		return nil, err

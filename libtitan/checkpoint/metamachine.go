@@ -50,6 +50,7 @@ type metaDictPairs struct {
 type metaMachine struct {
 	program *pickle.Program
 	data    string // the program's bytes
+	slow    bool   // one instruction at a time, to hold fast to
 	memo    *pickle.Memo[metaValue]
 	stack   []metaValue
 	marks   []int // stack heights
@@ -114,7 +115,7 @@ func (m *metaMachine) get(slot, pos int) (end int, err error) {
 	if err == nil {
 		err = m.push(v)
 	}
-	if err != nil || v.kind != metaFunc && v.kind != metaClass {
+	if err != nil || m.slow || v.kind != metaFunc && v.kind != metaClass {
 		return pos, err
 	}
 	return m.fast(v, pos)

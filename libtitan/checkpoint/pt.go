@@ -123,6 +123,14 @@ func joinPath(path []any) string {
 	return strings.Join(parts, ".")
 }
 
+// onOneLine is a name from a stranger's file as an error shows it.
+func onOneLine(name string) string {
+	if q := strconv.Quote(name); q != `"`+name+`"` {
+		return q
+	}
+	return name
+}
+
 // flattener walks a nested value and hands its leaves to add.
 type flattener struct {
 	plainer
@@ -157,23 +165,22 @@ func (f *flattener) walk(path []any, v any) error {
 	}
 	p, err := f.plain(v, len(path))
 	if err != nil {
-		return fmt.Errorf("%s: %w", joinPath(path), err)
+		return fmt.Errorf("%s: %w", onOneLine(joinPath(path)), err)
 	}
 	return f.add(path, p)
 }
 
 func (f *flattener) mapping(path []any, d *pickle.Dict) error {
+	identity := func(key any) string { return fmt.Sprintf("%T %s", key, keyName(key)) }
 	last := make(map[string]int, len(d.Pairs))
-	keys := make([]string, len(d.Pairs))
 	for i, p := range d.Pairs {
-		keys[i] = keyName(p.Key)
-		last[keys[i]] = i // a key that is set again has its last value
+		last[identity(p.Key)] = i // a key that is set again has its last value
 	}
 	for i, p := range d.Pairs {
-		if last[keys[i]] != i {
+		if last[identity(p.Key)] != i {
 			continue
 		}
-		if err := f.walk(slices.Concat(path, []any{keys[i]}), p.Value); err != nil {
+		if err := f.walk(slices.Concat(path, []any{keyName(p.Key)}), p.Value); err != nil {
 			return err
 		}
 	}
@@ -220,7 +227,7 @@ func (s *torchSource) wrap(fqn string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return exit.Input.Errorf("checkpoint %s: %s: %w", s.name, fqn, err)
+	return exit.Input.Errorf("checkpoint %s: %s: %w", s.name, onOneLine(fqn), err)
 }
 
 func (s *torchSource) ReadRegion(fqn string, offsets, sizes []int64, dst []byte) error {
