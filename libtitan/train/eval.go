@@ -8,7 +8,6 @@ import (
 	"titan/libtitan/exec"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
-	"titan/libtitan/placement"
 )
 
 // evaluator measures the loss on a dataset, forward only.
@@ -32,8 +31,7 @@ func (k *rank) newEvaluator(d *dataset, steps int) (*evaluator, error) {
 	if steps > 0 {
 		e.batches = min(e.batches, steps)
 	}
-	e.mem = exec.NewMemory(prog, k.job.NumMicrobatches, k.job.Rows*k.job.Manifest.Training.SeqLen/k.job.Mesh.Size(placement.CP), k.state.params, nil)
-	e.runner, err = exec.Load(k.engine, prog, e.mem, k.comm)
+	e.mem, e.runner, err = k.machine.load(prog, k.job.NumMicrobatches, k.microbatchTokens(), k.comm)
 	return e, err
 }
 
@@ -100,6 +98,9 @@ func Eval(ctx context.Context, m *manifest.Manifest, steps int, o Options) (Eval
 		loss, tokens, err := e.run(ctx)
 		if c.Rank() == 0 {
 			out.Loss, out.Tokens = loss, tokens
+		}
+		if closed := k.machine.close(); err == nil {
+			err = closed
 		}
 		return err
 	})

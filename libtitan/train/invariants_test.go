@@ -58,9 +58,16 @@ func pipelined(t *testing.T, m *manifest.Manifest, pp, microbatches int, schedul
 // steps runs m and returns what its metrics say, without the times.
 func steps(t *testing.T, m *manifest.Manifest) []record {
 	t.Helper()
+	return stepsWith(t, m, func(*Options) {})
+}
+
+// stepsWith is steps under other options.
+func stepsWith(t *testing.T, m *manifest.Manifest, change func(o *Options)) []record {
+	t.Helper()
 	var file bytes.Buffer
 	o := quiet()
 	o.Metrics, o.GradNorms = &file, true
+	change(&o)
 	require.NoError(t, Run(context.Background(), m, o))
 	return readMetrics(t, &file)
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"titan/libtitan/comm"
-	"titan/libtitan/device/cpu"
 	"titan/libtitan/exec"
 	"titan/libtitan/exit"
 	"titan/libtitan/optim"
@@ -23,6 +22,7 @@ type rank struct {
 	peers    []*rank
 	held     []parallel.Held // its parts of the parameters
 	state    *state
+	machine  machine
 	mem      *exec.Memory
 	runner   *exec.Runner
 	eval     *evaluator
@@ -43,8 +43,8 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 	if err := k.loadState(training); err != nil {
 		return nil, err
 	}
-	if !training {
-		return k, nil
+	if err := k.place(training); err != nil || !training {
+		return k, err
 	}
 	prog, err := r.programs[c.Rank()], error(nil)
 	if prog == nil {
@@ -52,12 +52,10 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 			return nil, err
 		}
 	}
-	t := r.job.Manifest.Training
-	k.mem = exec.NewMemory(prog, r.job.NumMicrobatches, r.job.Rows*t.SeqLen/r.job.Mesh.Size(placement.CP), k.state.params, k.state.grads)
-	if k.runner, err = exec.Load(r.engine, prog, k.mem, c); err != nil {
+	if k.mem, k.runner, err = k.machine.load(prog, r.job.NumMicrobatches, r.microbatchTokens(), c); err != nil {
 		return nil, err
 	}
-	if k.schedule, err = optim.NewSchedule(*r.job.Manifest.LRScheduler, t.Steps); err != nil {
+	if k.schedule, err = optim.NewSchedule(*r.job.Manifest.LRScheduler, r.job.Manifest.Training.Steps); err != nil {
 		return nil, err
 	}
 	if c.Rank() == 0 {
@@ -69,6 +67,21 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 		k.eval, err = k.newEvaluator(r.held, r.job.Manifest.Data.ValidationSteps)
 	}
 	return k, err
+}
+
+// place puts the state where it is computed with.
+func (k *rank) place(training bool) (err error) {
+	if k.gpu != nil {
+		k.machine, err = newGPU(k.gpu, k.held, k.state, training, k.resume)
+		return err
+	}
+	k.machine = &host{k.engine, k.held, k.state}
+	return nil
+}
+
+// microbatchTokens is how many positions of a microbatch a rank has.
+func (r *run) microbatchTokens() int {
+	return r.job.Rows * r.job.Manifest.Training.SeqLen / r.job.Mesh.Size(placement.CP)
 }
 
 // loop trains to the last step. stop ends it after the current one.
@@ -137,7 +150,10 @@ func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 		return false, err
 	}
 	factor := k.schedule.Factor(k.pos.Epoch)
-	k.update(k.pos.Updates+1, factor, optim.ClipScale(norm, k.job.Manifest.Training.MaxNorm))
+	update := optim.AdamW{Optimizer: *k.job.Manifest.Optimizer}.At(k.pos.Updates+1, factor, optim.ClipScale(norm, k.job.Manifest.Training.MaxNorm))
+	if err := k.machine.update(update); err != nil {
+		return false, err
+	}
 	k.pos = k.pos.after(b)
 	if k.comm.Rank() == 0 {
 		err = k.report.step(record{
@@ -156,9 +172,13 @@ func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 func (k *rank) agree(ctx, stop context.Context, valid int) (loss float64, squares []float64, stopping bool, err error) {
 	n := len(k.job.Params)
 	all := make([]float64, n+3)
-	for _, h := range k.held {
+	own, err := k.machine.squares(aGradient)
+	if err != nil {
+		return 0, nil, false, err
+	}
+	for i, h := range k.held {
 		if h.First {
-			all[h.Index] = k.engine.SumSquares(k.state.grads[h.Param.FQN])
+			all[h.Index] = own[i]
 		}
 	}
 	if k.hasLoss() && valid > 0 {
@@ -213,7 +233,7 @@ func (k *rank) finite(ctx context.Context, step int, loss, norm float64) error {
 	if isFinite(loss) && isFinite(norm) {
 		return nil
 	}
-	what, err := k.firstBad(ctx, kind{"parameter", k.state.params}, kind{"gradient", k.state.grads})
+	what, err := k.firstBad(ctx, aParameter, aGradient)
 	if err != nil {
 		return err
 	}
@@ -224,20 +244,18 @@ func (k *rank) finite(ctx context.Context, step int, loss, norm float64) error {
 	return exit.No.Errorf("step %d: loss %v, grad_norm %v: not finite (%s); weights are unchanged and nothing was saved for this step", step, loss, norm, why)
 }
 
-// kind is one tensor a parameter.
-type kind struct {
-	name string
-	of   map[string][]float32 // by FQN
-}
-
 // firstBad names the first tensor that is not finite, by kind, then by its place in the model, on whatever rank; "" if
 // there is none. All ranks call it together.
-func (k *rank) firstBad(ctx context.Context, kinds ...kind) (string, error) {
+func (k *rank) firstBad(ctx context.Context, kinds ...tensorKind) (string, error) {
 	n := len(k.job.Params)
 	where := make([]float64, len(kinds)*n)
-	for _, h := range k.held {
-		for i, kind := range kinds {
-			if h.First && !isFinite(k.engine.SumSquares(kind.of[h.Param.FQN])) {
+	for i, kind := range kinds {
+		squares, err := k.machine.squares(kind)
+		if err != nil {
+			return "", err
+		}
+		for j, h := range k.held {
+			if h.First && !isFinite(squares[j]) {
 				where[i*n+h.Index] = 1
 			}
 		}
@@ -247,22 +265,13 @@ func (k *rank) firstBad(ctx context.Context, kinds ...kind) (string, error) {
 	}
 	for i, bad := range where {
 		if bad > 0 {
-			return fmt.Sprintf("the %s of %s", kinds[i/n].name, k.job.Params[i%n].FQN), nil
+			return fmt.Sprintf("the %v of %s", kinds[i/n], k.job.Params[i%n].FQN), nil
 		}
 	}
 	return "", nil
 }
 
 func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
-
-// update applies AdamW's update number n to what this rank holds.
-func (k *rank) update(n int, factor, gradScale float64) {
-	s := optim.AdamW{Optimizer: *k.job.Manifest.Optimizer}.At(n, factor, gradScale)
-	for _, h := range k.held {
-		fqn := h.Param.FQN
-		k.engine.AdamW(k.state.params[fqn], k.state.grads[fqn], k.state.m[fqn], k.state.v[fqn], cpu.AdamW(s))
-	}
-}
 
 func (k *rank) gradNorms(squares []float64) map[string]float64 {
 	if !k.GradNorms {

@@ -89,12 +89,28 @@ func (p *report) step(s record) error {
 	seconds := time.Since(p.last).Seconds()
 	tps := float64(p.since) / seconds / p.ranks
 	tflops := p.flops * tps / 1e12
-	bytes, share := peakMemory()
-	fmt.Fprintf(p.Console, "step: %2d  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s  tflops: %s  mfu: unknown\n",
-		s.Step, s.Loss, s.GradNorm, float64(bytes)/(1<<30), 100*share, commas(tps, 0), commas(tflops, 2))
+	bytes, share := p.memory()
+	fmt.Fprintf(p.Console, "step: %2d  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s  tflops: %s  mfu: %s\n",
+		s.Step, s.Loss, s.GradNorm, float64(bytes)/(1<<30), 100*share, commas(tps, 0), commas(tflops, 2), p.mfu(tflops))
 	err := p.board(s, seconds, tps, tflops, float64(bytes)/(1<<30), 100*share)
 	p.last, p.since, p.waited, p.steps = time.Now(), 0, 0, 0
 	return err
+}
+
+// memory is that of the process, or of the GPU it computes on.
+func (r *run) memory() (bytes int64, share float64) {
+	if r.gpu != nil {
+		return gpuMemory(r.gpu)
+	}
+	return peakMemory()
+}
+
+// mfu is the share of what the device can do at most.
+func (r *run) mfu(tflops float64) string {
+	if r.gpu == nil || peakFLOPS(r.gpu.Name) == 0 {
+		return "unknown"
+	}
+	return fmt.Sprintf("%.2f%%", 100*tflops*1e12/peakFLOPS(r.gpu.Name))
 }
 
 // board writes torchtitan's scalars; one process has one loss, so the maximum over ranks is the mean.

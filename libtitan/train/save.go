@@ -56,6 +56,9 @@ func (k *rank) save(ctx context.Context, last bool) error {
 	if err := k.worthSaving(ctx); err != nil {
 		return err
 	}
+	if err := k.machine.fetch(); err != nil {
+		return err
+	}
 	k.saver.from = k.state
 	beside := k.job.Manifest.Checkpoint.Async() && !last
 	if beside {
@@ -104,7 +107,7 @@ func (k *rank) saveError() error {
 // worthSaving stops the run where a tensor that would be saved is not finite: a loss can hide that, of a row that no
 // token took, and every save of it would push out an older one that is sound. All ranks call it together.
 func (k *rank) worthSaving(ctx context.Context) error {
-	what, err := k.firstBad(ctx, kind{"parameter", k.state.params}, kind{"exp_avg", k.state.m}, kind{"exp_avg_sq", k.state.v})
+	what, err := k.firstBad(ctx, aParameter, anAverage, aSquaredAverage)
 	if err == nil && what != "" {
 		err = exit.No.Errorf("step %d: %s is not finite: nothing was saved for this step", k.pos.Step, what)
 	}

@@ -16,6 +16,7 @@ import (
 	"titan/libtitan/comm/local"
 	"titan/libtitan/comm/mpi"
 	"titan/libtitan/device/cpu"
+	"titan/libtitan/device/cuda"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
 	"titan/libtitan/parallel"
@@ -24,18 +25,20 @@ import (
 
 // Options are what a run needs beside its manifest.
 type Options struct {
-	CPU         cpu.Options
-	LogFreq     int           // steps between console lines; the first and the last are always printed
-	Console     io.Writer     // the lines of a person
-	Metrics     io.Writer     // one JSON object a step; nil: none
-	GradNorms   bool          // one norm a parameter in them
-	TensorBoard string        // folder; "": none
-	FreshData   bool          // begin the data at its first row, whatever the checkpoint says
-	Comm        string        // how ranks talk: "local" (or ""), all in this process, or "mpi", one a process
-	InitTimeout time.Duration // how long a rank may be waited for in the first step; 0: comm.DefaultTimeout
-	CommTimeout time.Duration // and after it; 0: InitTimeout
-	Log         *slog.Logger
-	Progress    func(steps int64) // called after each step; nil: nobody watches
+	CPU           cpu.Options
+	Device        string        // what is computed on: "cpu" (or "") or "cuda"
+	Deterministic bool          // on a GPU too the same bits in every run
+	LogFreq       int           // steps between console lines; the first and the last are always printed
+	Console       io.Writer     // the lines of a person
+	Metrics       io.Writer     // one JSON object a step; nil: none
+	GradNorms     bool          // one norm a parameter in them
+	TensorBoard   string        // folder; "": none
+	FreshData     bool          // begin the data at its first row, whatever the checkpoint says
+	Comm          string        // how ranks talk: "local" (or ""), all in this process, or "mpi", one a process
+	InitTimeout   time.Duration // how long a rank may be waited for in the first step; 0: comm.DefaultTimeout
+	CommTimeout   time.Duration // and after it; 0: InitTimeout
+	Log           *slog.Logger
+	Progress      func(steps int64) // called after each step; nil: nobody watches
 }
 
 // Run trains m to its last step, from the newest checkpoint of its folder, else from initial_load_path, else from
@@ -83,7 +86,11 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 		}
 		ranks[c.Rank()] = k
 		k.peers = ranks
-		return k.endSave(k.loop(inner, ctx))
+		err = k.endSave(k.loop(inner, ctx))
+		if closed := k.machine.close(); err == nil {
+			err = closed
+		}
+		return err
 	})
 }
 
@@ -92,6 +99,7 @@ type run struct {
 	Options
 	job         *parallel.Job
 	engine      *cpu.Engine
+	gpu         *cuda.Engine      // nil: the host computes
 	from        checkpoint.Source // nil: the parameters come from the seed
 	found       bool              // from is a step of the checkpoint folder
 	resume      bool              // from's moments are loaded
@@ -118,6 +126,11 @@ func open(m *manifest.Manifest, o Options, evaluating bool) (*run, error) {
 	if r.engine, err = cpu.New(o.CPU); err != nil {
 		return nil, exit.Usage.Wrap(err)
 	}
+	if o.Device == "cuda" {
+		if err := r.openGPU(); err != nil {
+			return nil, err
+		}
+	}
 	return r, r.find(m.Checkpoint)
 }
 
@@ -128,6 +141,13 @@ func (r *run) start(ctx context.Context, f func(ctx context.Context, c comm.Comm
 	each := func(ctx context.Context, c comm.Comm) error {
 		if err := r.sameJob(ctx, c); err != nil {
 			return err
+		}
+		if r.gpu != nil {
+			leave, err := r.gpu.Enter()
+			if err != nil {
+				return err
+			}
+			defer leave()
 		}
 		return f(ctx, c)
 	}
@@ -164,6 +184,9 @@ func (r *run) sameJob(ctx context.Context, c comm.Comm) error {
 
 // fits refuses a job whose ranks, all in this process, need more memory than the machine has left.
 func (r *run) fits() error {
+	if r.gpu != nil {
+		return r.fitsGPU()
+	}
 	var need int64
 	ranks := r.job.NumRanks()
 	if r.Comm == "mpi" {
@@ -189,5 +212,8 @@ func (r *run) fits() error {
 func (r *run) close() {
 	if r.from != nil {
 		r.from.Close()
+	}
+	if r.gpu != nil {
+		r.gpu.Close()
 	}
 }

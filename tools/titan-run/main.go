@@ -48,29 +48,29 @@ func tool() app.Tool {
 
 // flags are the command line: what goes into the manifest, and what is of this run alone.
 type flags struct {
-	paths, exclude, held   []string
-	excluded               []string
-	checkpoint             manifest.Checkpoint
-	data                   manifest.Data
-	steps, loadStep        int
-	seed                   uint64
-	dtype, device, metrics string
-	async                  string
-	ac                     string
-	dryRun, deterministic  bool
-	batches                int
-	initSeconds, seconds   int
-	options                train.Options
+	paths, exclude, held []string
+	excluded             []string
+	checkpoint           manifest.Checkpoint
+	data                 manifest.Data
+	steps, loadStep      int
+	seed                 uint64
+	dtype, metrics       string
+	async                string
+	ac                   string
+	dryRun               bool
+	batches              int
+	initSeconds, seconds int
+	options              train.Options
 }
 
 func (f *flags) job() []cli.Flag {
-	f.device = "cpu"
+	f.options.Device = "cpu"
 	return []cli.Flag{
 		app.Texts(&f.paths, "learn from `FILE`, folder or glob (repeatable; ** is any depth)", "data"),
 		app.Texts(&f.exclude, "leave out what `GLOB` matches (repeatable)", "exclude"),
 		app.Text(&f.data.Tokenizer, "byte, or a Hugging Face tokenizer.json `FILE`", "tokenizer"),
 		app.Choice(&f.dtype, []string{"float32", "bfloat16"}, "type computed in", "dtype"),
-		app.Choice(&f.device, []string{"cpu"}, "device", "device"),
+		app.Choice(&f.options.Device, []string{"cpu", "cuda"}, "what computes: the cpu, or an NVIDIA GPU", "device"),
 		app.Choice(&f.options.Comm, []string{"local", "mpi"}, "how ranks talk: all in this process, or one a process over Open MPI (default: as it was started)", "comm"),
 		app.Count(&f.options.CPU.Threads, "threads of the cpu's kernels (default: all cores)", "threads"),
 		app.Choice(&f.options.CPU.Products, []string{"builtin", "onednn"}, "who multiplies matrices on the cpu", "products"),
@@ -87,7 +87,7 @@ func (f *flags) training() []cli.Flag {
 		app.Texts(&f.held, "validate on `FILE`, folder or glob (repeatable)", "validation-data"),
 		app.Count(&f.data.ValidationInterval, "validate every N `steps`", "validation-interval"),
 		app.Count(&f.data.ValidationSteps, "validate on N `batches` (default: all)", "validation-steps"),
-		app.Switch(&f.deterministic, "the same bits in every run: on the cpu that is always so", "deterministic"),
+		app.Switch(&f.options.Deterministic, "the same bits in every run: on the cpu that is always so", "deterministic"),
 		app.Count(&f.options.LogFreq, "print every N `steps`", "log-freq"),
 		app.Text(&f.metrics, "append one JSON object a step to `FILE`", "metrics"),
 		app.Count(&f.initSeconds, "give a rank that is waited for N `seconds` in the first step", "comm-init-timeout"),

@@ -53,14 +53,28 @@ func NewEngine(d *Device, s *Stream, o Options) (*Engine, error) {
 	return e, e.compile(common())
 }
 
-// Close gives the engine's own memory back.
+// Close gives the engine's own memory back; what was bound with it can no longer be done.
 func (e *Engine) Close() error {
-	for _, p := range e.rooms {
+	leave, err := e.Enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for _, p := range append(e.rooms, e.blas.workspace) {
 		if err := e.Free(p); err != nil {
 			return err
 		}
 	}
-	return e.args.host.Free()
+	hosts := []*Host{e.args.host, e.blas.factors}
+	if e.dnn != nil {
+		hosts = append(hosts, e.dnn.constants)
+	}
+	for _, h := range hosts {
+		if err := h.Free(); err != nil {
+			return err
+		}
+	}
+	return e.Stream.Close()
 }
 
 // compile makes the kernels of sources available, each source in its own goroutine.

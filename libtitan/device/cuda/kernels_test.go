@@ -256,7 +256,7 @@ func TestOptimizer(t *testing.T) {
 			g[i] = values(dtype.Float32, uint64(100*step+i), n, 1)
 			require.NoError(t, e.Upload(params[i].G, bytesOf(floats(g[i]))))
 		}
-		squares, err := o.Squares()
+		squares, err := o.Squares(Gradients)
 		require.NoError(t, err)
 		require.NoError(t, o.Update(s))
 		require.NoError(t, e.Stream.Sync())
@@ -276,7 +276,7 @@ func TestOptimizer(t *testing.T) {
 	for i := range sizes {
 		near(t, p[i], arrays[i], 2e-6, fmt.Sprintf("parameter %d", i))
 	}
-	squares, err := o.ValueSquares()
+	squares, err := o.Squares(Values)
 	require.NoError(t, err)
 	for i := range sizes {
 		var sum float64

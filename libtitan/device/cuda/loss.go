@@ -58,7 +58,12 @@ func (e *Engine) CrossEntropyBoth(t dtype.DType, dlogits, loss, lse, logits, lab
 	if err != nil {
 		return nil, err
 	}
-	w, err := e.bind(flatKernel("cross_entropy_both", t, lanes(t, vocab)), lossGrid(t, rows, vocab), pack(logits, labels, lse, losses, scale, dlogits, vocab))
+	g := lossGrid(t, rows, vocab)
+	if row := vocab * t.Size(); row > 64<<10 {
+		// One block a multiprocessor, which this much shared memory sees to: so the L2 cache has all rows that are under way.
+		g.threads, g.shared = 1024, 120<<10
+	}
+	w, err := e.bind(flatKernel("cross_entropy_both", t, lanes(t, vocab)), g, pack(logits, labels, lse, losses, scale, dlogits, vocab))
 	return e.withSum(w, err, loss, losses, rows)
 }
 

@@ -37,11 +37,11 @@ __global__ void __launch_bounds__(256) adamw(const tensor* tensors, const chunk*
   }
 }
 
-// part[block] = sum of squares of a chunk of 32768 gradients (which = 1) or parameters (which = 0).
-__global__ void __launch_bounds__(256) squares(const tensor* tensors, const chunk* chunks, double* part, int which) {
+// part[block] = sum of squares of a chunk of 32768 values of which: p, g, m or v.
+__global__ void __launch_bounds__(256) squares(const tensor* tensors, const chunk* chunks, double* part, i64 which) {
   chunk c = chunks[blockIdx.x];
   tensor t = tensors[c.tensor];
-  const float* x = which ? t.g : t.p;
+  const float* x = which == 0 ? t.p : which == 1 ? t.g : which == 2 ? t.m : t.v;
   i64 from = c.index * 32768ll, to = min(from + 32768, t.n);
   double s = 0;
   i64 i = from + threadIdx.x * 4;

@@ -33,6 +33,17 @@ type AdamW struct {
 	GradScale                          float64
 }
 
+// Which is one of the tensors of a Param.
+type Which int
+
+// The tensors of a Param.
+const (
+	Values Which = iota
+	Gradients
+	FirstMoments
+	SecondMoments
+)
+
 // Optimizer updates a set of parameters, each in one launch.
 type Optimizer struct {
 	e               *Engine
@@ -40,7 +51,7 @@ type Optimizer struct {
 	tables, scalars Ptr
 	staged          *Host // for scalars, then for sums
 	update          Work
-	squares         [2]Work // of values, of gradients
+	squares         [4]Work // by Which
 	sums            Ptr
 }
 
@@ -99,7 +110,7 @@ func (e *Engine) NewOptimizer(params []Param) (*Optimizer, error) {
 		return nil, err
 	}
 	for which := range o.squares {
-		part, err := e.bind("squares", grid{x: len(sums), threads: 256}, pack(at[0], at[2], o.tables+Ptr(partials), which == 1))
+		part, err := e.bind("squares", grid{x: len(sums), threads: 256}, pack(at[0], at[2], o.tables+Ptr(partials), which))
 		if err != nil {
 			return nil, err
 		}
@@ -133,13 +144,8 @@ func (o *Optimizer) Update(s AdamW) error {
 	return o.update()
 }
 
-// Squares waits for the stream and gives the sum of squares of each parameter's gradient, in float64.
-func (o *Optimizer) Squares() ([]float64, error) { return o.sumSquares(1) }
-
-// ValueSquares is Squares of the parameters themselves.
-func (o *Optimizer) ValueSquares() ([]float64, error) { return o.sumSquares(0) }
-
-func (o *Optimizer) sumSquares(which int) ([]float64, error) {
+// Squares waits for the stream and gives the sum of squares of each parameter's values, gradient or moments, in float64.
+func (o *Optimizer) Squares(which Which) ([]float64, error) {
 	if o.numTensors == 0 {
 		return nil, nil
 	}

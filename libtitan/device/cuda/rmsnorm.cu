@@ -1,11 +1,13 @@
 // RMSNorm over rows of dim elements: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps). T is float or bf16; sums are
-// float. A block has a row; a thread has V vectors of N elements of it, held in registers.
+// float. A block has a row, or each of its warps (blockDim.y) has one where a row is short; a thread has V vectors of N
+// elements of it, held in registers.
 // Against the host's float64: bf16 within its rounding (4e-3), float 1e-6; dw, a sum over rows, 1e-5.
 #include "common.cuh"
 
 template <class T, int N, int V>
-__global__ void __launch_bounds__(256) rmsnorm(const T* __restrict__ x, const T* __restrict__ w, T* __restrict__ y, float* __restrict__ rstd, i64 dim, float eps) {
-  i64 row = blockIdx.x * dim;
+__global__ void __launch_bounds__(256) rmsnorm(const T* __restrict__ x, const T* __restrict__ w, T* __restrict__ y, float* __restrict__ rstd, i64 rows, i64 dim, float eps) {
+  i64 at = blockIdx.x * (i64)blockDim.y + threadIdx.y, row = at * dim;
+  if (at >= rows) return;
   float v[V][N] = {}, s = 0;
 #pragma unroll
   for (int i = 0; i < V; i++) {
@@ -17,7 +19,7 @@ __global__ void __launch_bounds__(256) rmsnorm(const T* __restrict__ x, const T*
 #pragma unroll
     for (int k = 0; k < N; k++) s += v[i][k] * v[i][k];
   float r = 1 / sqrtf(block_sum(s) / dim + eps);
-  if (threadIdx.x == 0) rstd[blockIdx.x] = r;
+  if (threadIdx.x == 0) rstd[at] = r;
 #pragma unroll
   for (int i = 0; i < V; i++) {
     int j = (threadIdx.x + i * blockDim.x) * N;
@@ -30,10 +32,15 @@ __global__ void __launch_bounds__(256) rmsnorm(const T* __restrict__ x, const T*
   }
 }
 
-// With g = w*dy: dx = rstd*g - x * rstd^3 * sum(g*x)/dim. Each block takes every gridDim.x-th row and leaves its sum of
+// Asks for a vector's line to be brought to the L2 cache; one thread of each line does.
+template <int N, class T> __device__ inline void ahead(const T* p) {
+  if ((u64)p % 128 < N * sizeof(T)) asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+// With g = w*dy: dx = rstd*g - x * rstd^3 * sum(g*x)/dim. Rows are dealt out in turn; each block leaves its sum of
 // dw = dy*x*rstd in part [gridDim.x, dim].
 template <class T, int N, int V>
-__global__ void __launch_bounds__(256) rmsnorm_backward(const T* __restrict__ dy, const T* __restrict__ x, const T* __restrict__ w,
+__global__ void __launch_bounds__(256, V <= 2 ? 3 : 1) rmsnorm_backward(const T* __restrict__ dy, const T* __restrict__ x, const T* __restrict__ w,
     const float* __restrict__ rstd, T* __restrict__ dx, float* __restrict__ part, i64 rows, i64 dim) {
   float acc[V][N] = {}, g[V][N] = {};
 #pragma unroll
@@ -41,19 +48,22 @@ __global__ void __launch_bounds__(256) rmsnorm_backward(const T* __restrict__ dy
     int j = (threadIdx.x + i * blockDim.x) * N;
     if (j < dim) load(g[i], w + j);
   }
-  for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
+  i64 step = gridDim.x * (i64)blockDim.y;
+  for (i64 row = blockIdx.x * (i64)blockDim.y + threadIdx.y; row < rows; row += step) {
     float a[V][N] = {}, d[V][N] = {}, s = 0;
 #pragma unroll
     for (int i = 0; i < V; i++) {
       int j = (threadIdx.x + i * blockDim.x) * N;
-      if (j < dim) load(a[i], x + row * dim + j), load(d[i], dy + row * dim + j);
+      if (j >= dim) continue;
+      load(a[i], x + row * dim + j), load(d[i], dy + row * dim + j);
+      if (row + step < rows) ahead<N>(x + (row + step) * dim + j), ahead<N>(dy + (row + step) * dim + j);
     }
     float r = rstd[row];
 #pragma unroll
     for (int i = 0; i < V; i++)
 #pragma unroll
       for (int k = 0; k < N; k++) s += g[i][k] * d[i][k] * a[i][k];
-    float c = block_sum(s) * r * r * r / dim;
+    float c = block_sum(s) * r * r * r / (float)dim;
 #pragma unroll
     for (int i = 0; i < V; i++) {
       int j = (threadIdx.x + i * blockDim.x) * N;
@@ -63,10 +73,24 @@ __global__ void __launch_bounds__(256) rmsnorm_backward(const T* __restrict__ dy
       store(dx + row * dim + j, d[i]);
     }
   }
+  part += blockIdx.x * dim;
+  if constexpr (V == 1) {
+    if (blockDim.y > 1) {  // the warps' sums, in their order
+      __shared__ alignas(16) float sums[8][32 * N];
+      store(&sums[threadIdx.y][threadIdx.x * N], acc[0]);
+      __syncthreads();
+      for (int j = threadIdx.y * 32 + threadIdx.x; j < dim; j += 32 * blockDim.y) {
+        float s = 0;
+        for (int y = 0; y < blockDim.y; y++) s += sums[y][j];
+        part[j] = s;
+      }
+      return;
+    }
+  }
 #pragma unroll
   for (int i = 0; i < V; i++) {
     int j = (threadIdx.x + i * blockDim.x) * N;
-    if (j < dim) store(part + blockIdx.x * dim + j, acc[i]);
+    if (j < dim) store(part + j, acc[i]);
   }
 }
 

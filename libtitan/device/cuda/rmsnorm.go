@@ -20,13 +20,17 @@ const (
 type rowShape struct {
 	t              dtype.DType
 	lanes, vectors int // elements a vector, vectors a thread
-	threads        int
+	threads        int // that have a row
+	rows           int // that a block has
 }
 
 func rowsOf(t dtype.DType, dim int) (rowShape, error) {
 	r := rowShape{t: t, lanes: lanes(t, dim)}
 	for r.vectors = 1; r.vectors <= maxVectors; r.vectors *= 2 {
 		if r.threads = max(roundUp(blocksOf(dim/r.lanes, r.vectors), 32), 32); r.threads <= maxThreads {
+			if r.rows = 1; r.threads == 32 {
+				r.rows = maxThreads / 32
+			}
 			return r, nil
 		}
 	}
@@ -57,7 +61,7 @@ func (e *Engine) RMSNorm(t dtype.DType, y, rstd, x, w Ptr, rows, dim int, eps fl
 	if err != nil {
 		return nil, err
 	}
-	return e.bind(r.name("rmsnorm"), grid{x: rows, threads: r.threads}, pack(x, w, y, rstd, dim, eps))
+	return e.bind(r.name("rmsnorm"), grid{x: blocksOf(rows, r.rows), threads: r.threads, rows: r.rows}, pack(x, w, y, rstd, rows, dim, eps))
 }
 
 // RMSNormBackward writes dx [rows, dim] of t, and to dw [dim], float32, the sum over rows; it adds that to what dw holds
@@ -67,12 +71,16 @@ func (e *Engine) RMSNormBackward(t dtype.DType, dx, dw, dy, x, w, rstd Ptr, rows
 	if err != nil {
 		return nil, err
 	}
-	blocks := min(rows, 2*e.SMs*maxThreads/r.threads)
+	blocks := e.SMs * maxThreads / (r.threads * r.rows) // as many as run at once, by the registers that they need
+	if r.vectors <= 2 {
+		blocks *= 3
+	}
+	blocks = min(blocks, blocksOf(rows, r.rows))
 	part, err := e.scratchFor(4 * blocks * dim)
 	if err != nil {
 		return nil, err
 	}
-	main, err := e.bind(r.name("rmsnorm_backward"), grid{x: blocks, threads: r.threads}, pack(dy, x, w, rstd, dx, part, rows, dim))
+	main, err := e.bind(r.name("rmsnorm_backward"), grid{x: blocks, threads: r.threads, rows: r.rows}, pack(dy, x, w, rstd, dx, part, rows, dim))
 	if err != nil {
 		return nil, err
 	}

@@ -160,7 +160,7 @@ func BenchmarkOptimizer(b *testing.B) {
 	s := AdamW{LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, C1: 1, C2: 1, GradScale: 1}
 	require.NoError(b, o.Update(s))
 	b.Run("AdamW", func(b *testing.B) { gpu(b); bench(b, e, 28*float64(all), 0, o.update) })
-	b.Run("Squares", func(b *testing.B) { gpu(b); bench(b, e, 4*float64(all), 0, o.squares[1]) })
+	b.Run("Squares", func(b *testing.B) { gpu(b); bench(b, e, 4*float64(all), 0, o.squares[Gradients]) })
 	require.NoError(b, o.Close())
 }
 

@@ -1,0 +1,270 @@
+package exec
+
+import (
+	"context"
+	"fmt"
+
+	"titan/libtitan/device/cuda"
+	"titan/libtitan/plan"
+)
+
+// CUDAMemory is what a program works on, on a GPU. What the caller reads and writes between runs is its Memory, which
+// lies in pinned memory of the host and is copied at the beginning and the end of each run.
+type CUDAMemory struct {
+	*Memory
+	Params, Grads      map[string]cuda.Ptr // by FQN
+	e                  *cuda.Engine
+	host               *cuda.Host
+	inputs, loss       cuda.Ptr // the device's copies: tokens and labels by microbatch, the scale; the losses
+	inputBytes         int
+	arena, consts, all cuda.Ptr
+	size               int // of a microbatch
+}
+
+// NewCUDAMemory takes the memory of prog for microbatches of size tokens. Parameters and gradients are the caller's.
+func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, params, grads map[string]cuda.Ptr) (*CUDAMemory, error) {
+	m := &CUDAMemory{Memory: &Memory{}, Params: params, Grads: grads, e: e, size: size}
+	m.inputBytes = 8*microbatches*size + 4
+	var err error
+	if m.host, err = e.AllocHost(m.inputBytes + 4*microbatches); err != nil {
+		return nil, err
+	}
+	for i := range microbatches {
+		m.Tokens = append(m.Tokens, cuda.HostOf[int32](m.host, 8*i*size, size))
+		m.Labels = append(m.Labels, cuda.HostOf[int32](m.host, 8*i*size+4*size, size))
+	}
+	m.Scale = cuda.HostOf[float32](m.host, m.inputBytes-4, 1)
+	m.Loss = cuda.HostOf[float32](m.host, m.inputBytes, microbatches)
+	inputs, losses, consts := gpuRound(m.inputBytes), gpuRound(4*microbatches), gpuRound(prog.ConstBytes)
+	if m.all, err = e.Alloc(inputs + losses + consts + prog.ArenaBytes); err != nil {
+		return nil, fmt.Errorf("exec: %d MiB for activations: %w", prog.ArenaBytes>>20, err)
+	}
+	m.inputs = m.all
+	m.loss = m.inputs + cuda.Ptr(inputs)
+	m.consts = m.loss + cuda.Ptr(losses)
+	m.arena = m.consts + cuda.Ptr(consts)
+	return m, nil
+}
+
+// gpuRound is n rounded to what a device's allocations are aligned to.
+func gpuRound(n int) int { return (n + 255) / 256 * 256 }
+
+// Free gives the memory back.
+func (m *CUDAMemory) Free() error {
+	if err := m.e.Free(m.all); err != nil {
+		return err
+	}
+	return m.host.Free()
+}
+
+// gpuTensor is a value with its memory on the device; the tensor's own data is nil.
+type gpuTensor struct {
+	tensor
+	p cuda.Ptr
+}
+
+// at finds the memory of a slot.
+func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
+	t := gpuTensor{tensor: tensor{Type: s.Type, at: s.At, logical: s.Logical}}
+	known := true
+	switch s.Class {
+	case plan.Arena:
+		t.p = m.arena + cuda.Ptr(s.Root().Offset)
+	case plan.Const:
+		t.p = m.consts + cuda.Ptr(s.Root().Offset)
+	case plan.Param:
+		t.p, known = m.Params[s.Name]
+	case plan.Grad:
+		t.p, known = m.Grads[s.Name]
+	case plan.Tokens:
+		t.p = m.inputs + cuda.Ptr(8*s.Microbatch*m.size)
+	case plan.Labels:
+		t.p = m.inputs + cuda.Ptr(8*s.Microbatch*m.size+4*m.size)
+	case plan.Scale:
+		t.p = m.inputs + cuda.Ptr(m.inputBytes-4)
+	case plan.Loss:
+		t.p = m.loss + cuda.Ptr(4*s.Microbatch)
+	}
+	if !known {
+		return t, fmt.Errorf("exec: %v %s%s: no memory on the device", s.Class, s.Name, s.FQN)
+	}
+	return t, nil
+}
+
+// LoadCUDA binds prog to mem and computes its constants. Run then puts every step on the engine's stream and waits for
+// the last: the first time one by one, afterwards as one CUDA graph.
+func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory) (*Runner, error) {
+	for i := range prog.Constants {
+		work, err := bindCUDA(e, &prog.Constants[i], mem)
+		if err != nil {
+			return nil, err
+		}
+		if err := work(); err != nil {
+			return nil, err
+		}
+	}
+	g := &gpuProgram{e: e}
+	g.add("inputs", func() error { return e.Stream.Upload(mem.inputs, mem.host, 0, mem.inputBytes) })
+	fused := fuseLosses(prog)
+	for i := range prog.Steps {
+		s := &prog.Steps[i]
+		if fused[s] == s {
+			continue // done at its backward
+		}
+		work, err := bindCUDA(e, s, mem)
+		if with := fused[s]; err == nil && with != nil {
+			work, err = bindLossBoth(e, with, s, mem)
+		}
+		if err != nil {
+			return nil, err
+		}
+		g.add(s.String(), work)
+	}
+	g.add("losses", func() error { return e.Stream.Download(mem.host, mem.inputBytes, mem.loss, 4*len(mem.Loss)) })
+	return &Runner{prog: prog, steps: []func(context.Context) error{g.run}}, nil
+}
+
+// gpuProgram is the steps of a program on a stream, and their recording.
+type gpuProgram struct {
+	e     *cuda.Engine
+	works []cuda.Work
+	names []string
+	ran   bool
+	graph *cuda.Graph
+}
+
+func (g *gpuProgram) add(name string, w cuda.Work) {
+	g.names, g.works = append(g.names, name), append(g.works, w)
+}
+
+func (g *gpuProgram) run(ctx context.Context) error {
+	if err := g.launch(ctx); err != nil {
+		return err
+	}
+	if err := g.e.Stream.Sync(); err != nil {
+		return fmt.Errorf("exec: a kernel of the step failed: %w: with CUDA_LAUNCH_BLOCKING=1 the error names it", err)
+	}
+	return nil
+}
+
+func (g *gpuProgram) launch(ctx context.Context) error {
+	if g.graph == nil && g.ran {
+		var err error
+		if g.graph, err = g.e.Stream.Capture(func() error { return g.each(ctx) }); err != nil {
+			return fmt.Errorf("exec: record the step: %w", err)
+		}
+	}
+	g.ran = true
+	if g.graph != nil {
+		return g.e.Stream.Launch(g.graph)
+	}
+	return g.each(ctx)
+}
+
+// each puts the steps on the stream one by one.
+func (g *gpuProgram) each(ctx context.Context) error {
+	for i, work := range g.works {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := work(); err != nil {
+			return fmt.Errorf("exec: %s: %w", g.names[i], err)
+		}
+	}
+	return nil
+}
+
+// gpuCall is one application of an op on the device's memory.
+type gpuCall struct {
+	e       *cuda.Engine
+	attr    any
+	in, out []gpuTensor
+	add     []bool // per result: add into it
+}
+
+// bindCUDA finds the memory and the kernel of a step.
+func bindCUDA(e *cuda.Engine, s *plan.Step, mem *CUDAMemory) (cuda.Work, error) {
+	c, err := gpuCallOf(e, s, mem)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case s.Kind == plan.Accumulate:
+		return gpuAccumulate(c)
+	case s.Kind != plan.Compute:
+		return nil, fmt.Errorf("exec: %s: the cuda device has no engine to send with yet: plan for one GPU", s)
+	case s.Node.Op.View:
+		return func() error { return nil }, nil
+	}
+	bind := cudaKernels[s.Node.Op.Name]
+	if bind == nil {
+		return nil, fmt.Errorf("exec: %s: no kernel on cuda", s)
+	}
+	work, err := bind(c)
+	if err != nil {
+		return nil, fmt.Errorf("exec: %s: %w", s, err)
+	}
+	return work, nil
+}
+
+func gpuCallOf(e *cuda.Engine, s *plan.Step, mem *CUDAMemory) (gpuCall, error) {
+	c := gpuCall{e: e, add: s.Add}
+	for _, list := range []struct {
+		slots []*plan.Slot
+		into  *[]gpuTensor
+	}{{s.In, &c.in}, {s.Out, &c.out}} {
+		for _, slot := range list.slots {
+			t, err := mem.at(slot)
+			if err != nil {
+				return c, err
+			}
+			*list.into = append(*list.into, t)
+		}
+	}
+	if s.Node != nil {
+		c.attr = s.Node.Attr
+	}
+	return c, nil
+}
+
+// fuseLosses finds the losses whose gradient is made in the same pass over the logits: a cross_entropy over the whole
+// vocabulary and the backward that reads what it leaves. Each of the two steps is given the first.
+func fuseLosses(prog *plan.Program) map[*plan.Step]*plan.Step {
+	made := map[*plan.Slot]*plan.Step{} // by the slot of the log-sum-exp
+	readers := map[*plan.Slot]int{}
+	for i := range prog.Steps {
+		for _, slot := range prog.Steps[i].In {
+			readers[slot]++
+		}
+	}
+	out := map[*plan.Step]*plan.Step{}
+	for i := range prog.Steps {
+		s := &prog.Steps[i]
+		if s.Kind != plan.Compute {
+			continue
+		}
+		switch s.Node.Op.Name {
+		case "cross_entropy":
+			made[s.Out[1]] = s
+		case "cross_entropy_backward":
+			first := made[s.In[2]]
+			if first != nil && readers[s.In[2]] == 1 && first.In[0] == s.In[0] && first.In[1] == s.In[1] {
+				out[first], out[s] = first, first
+			}
+		}
+	}
+	return out
+}
+
+func bindLossBoth(e *cuda.Engine, first, second *plan.Step, mem *CUDAMemory) (cuda.Work, error) {
+	f, err := gpuCallOf(e, first, mem)
+	if err != nil {
+		return nil, err
+	}
+	b, err := gpuCallOf(e, second, mem)
+	if err != nil {
+		return nil, err
+	}
+	rows, vocab := f.in[0].rows()
+	return e.CrossEntropyBoth(f.in[0].DType, b.out[0].p, f.out[0].p, f.out[1].p, f.in[0].p, f.in[1].p, b.in[3].p, rows, vocab)
+}

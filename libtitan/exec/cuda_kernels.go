@@ -1,0 +1,171 @@
+package exec
+
+import (
+	"errors"
+	"math"
+
+	"titan/libtitan/device/cuda"
+	"titan/libtitan/op"
+)
+
+// cudaKernels binds every op of the models to the GPU's kernels, as kernels does to the host's.
+var cudaKernels = map[string]func(c gpuCall) (cuda.Work, error){
+	"einsum":                 gpuEinsum,
+	"add":                    gpuAdd,
+	"cast":                   gpuCast,
+	"embedding":              gpuEmbedding,
+	"embedding_backward":     gpuEmbeddingBackward,
+	"rmsnorm":                gpuRMSNorm,
+	"rmsnorm_backward":       gpuRMSNormBackward,
+	"rope_table":             gpuRopeTable,
+	"rope":                   gpuRope,
+	"attention":              gpuAttention,
+	"attention_backward":     gpuAttentionBackward,
+	"swiglu":                 gpuSwiGLU,
+	"swiglu_backward":        gpuSwiGLUBackward,
+	"cross_entropy":          gpuCrossEntropy,
+	"cross_entropy_backward": gpuCrossEntropyBackward,
+	"row_max":                gpuRowMax,
+	"row_sums":               gpuRowSums,
+	"row_loss":               gpuRowLoss,
+}
+
+func gpuEinsum(c gpuCall) (cuda.Work, error) {
+	p, err := lower(c.attr.(op.EinsumAttr).Spec, c.in[0].Shape, c.in[1].Shape)
+	if err != nil {
+		return nil, err
+	}
+	a, b := c.in[0], c.in[1]
+	if p.swap {
+		a, b = b, a
+	}
+	return c.e.Product(cuda.Product{M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB, In: a.DType, Out: c.out[0].DType, Add: c.add[0]}, c.out[0].p, a.p, b.p)
+}
+
+func gpuAdd(c gpuCall) (cuda.Work, error) {
+	var in []cuda.Ptr
+	for _, t := range c.in {
+		in = append(in, t.p)
+	}
+	return c.e.Add(c.out[0].DType, c.out[0].p, c.out[0].NumElements(), in...)
+}
+
+// gpuAccumulate adds its input into its result, or copies it there the first time.
+func gpuAccumulate(c gpuCall) (cuda.Work, error) {
+	in, out := c.in[0], c.out[0]
+	if !c.add[0] {
+		return func() error { return c.e.Stream.Copy(out.p, in.p, out.Bytes()) }, nil
+	}
+	return c.e.Add(out.DType, out.p, out.NumElements(), out.p, in.p)
+}
+
+func gpuCast(c gpuCall) (cuda.Work, error) {
+	return c.e.Cast(c.out[0].DType, c.out[0].p, c.in[0].DType, c.in[0].p, c.in[0].NumElements())
+}
+
+// vocab is the part of the vocabulary, dim of t, that the rank holds.
+func (t gpuTensor) vocab(dim int) cuda.Vocab {
+	return cuda.Vocab{First: t.at[dim].Start, Size: t.at[dim].Len}
+}
+
+func gpuEmbedding(c gpuCall) (cuda.Work, error) {
+	_, dim := c.in[1].rows()
+	return c.e.Embedding(c.out[0].DType, c.out[0].p, c.in[1].p, c.in[0].p, c.in[0].NumElements(), c.in[1].vocab(0), dim)
+}
+
+func gpuEmbeddingBackward(c gpuCall) (cuda.Work, error) {
+	_, dim := c.out[0].rows()
+	return c.e.EmbeddingBackward(c.in[0].DType, c.out[0].p, c.in[0].p, c.in[1].p, c.in[1].NumElements(), c.out[0].vocab(0), dim, c.add[0])
+}
+
+func gpuRMSNorm(c gpuCall) (cuda.Work, error) {
+	rows, dim := c.in[0].rows()
+	return c.e.RMSNorm(c.in[0].DType, c.out[0].p, c.out[1].p, c.in[0].p, c.in[1].p, rows, dim, float32(c.attr.(op.RMSNormAttr).Eps))
+}
+
+func gpuRMSNormBackward(c gpuCall) (cuda.Work, error) {
+	dy, x, w, rstd := c.in[0], c.in[1], c.in[2], c.in[3]
+	rows, dim := x.rows()
+	return c.e.RMSNormBackward(x.DType, c.out[0].p, c.out[1].p, dy.p, x.p, w.p, rstd.p, rows, dim, c.add[1])
+}
+
+// gpuRopeTable is made on the host, once: its bits are those of the host's.
+func gpuRopeTable(c gpuCall) (cuda.Work, error) {
+	n := c.out[0].NumElements()
+	return func() error {
+		cos, sin := make([]float32, n), make([]float32, n)
+		c.attr.(op.RopeTableAttr).Fill(cos, sin, c.out[0].at[0].Start)
+		if err := c.e.Upload(c.out[0].p, bytesOf(cos)); err != nil {
+			return err
+		}
+		return c.e.Upload(c.out[1].p, bytesOf(sin))
+	}, nil
+}
+
+func gpuRope(c gpuCall) (cuda.Work, error) {
+	x := c.in[0]
+	return c.e.Rope(x.DType, c.out[0].p, x.p, c.in[1].p, c.in[2].p, x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3], c.attr.(op.RopeAttr).Inverse)
+}
+
+// gpuAttnShape is one attention of consecutive queries over whole sequences of keys.
+func gpuAttnShape(c gpuCall, q, k gpuTensor) (cuda.AttnShape, error) {
+	a := c.attr.(op.AttentionAttr)
+	runs := queryRuns(q.tensor, k.Shape[1], a.Pieces)
+	if a.Ring || a.Pieces > 0 || len(runs) != 1 {
+		return cuda.AttnShape{}, errors.New("context parallelism on cuda is not there yet: plan with --cp 1")
+	}
+	return cuda.AttnShape{
+		Batch: q.Shape[0], SeqQ: q.Shape[1], SeqK: k.Shape[1], Heads: q.Shape[2], KVHeads: k.Shape[2], HeadDim: q.Shape[3],
+		Scale: float32(1 / math.Sqrt(float64(q.Shape[3]))), QStart: runs[0].position,
+	}, nil
+}
+
+func gpuAttention(c gpuCall) (cuda.Work, error) {
+	q, k, v := c.in[0], c.in[1], c.in[2]
+	s, err := gpuAttnShape(c, q, k)
+	if err != nil {
+		return nil, err
+	}
+	return c.e.Attention(q.DType, c.out[0].p, c.out[1].p, q.p, k.p, v.p, s)
+}
+
+func gpuAttentionBackward(c gpuCall) (cuda.Work, error) {
+	do, q, k, v, o, lse := c.in[0], c.in[1], c.in[2], c.in[3], c.in[4], c.in[5]
+	s, err := gpuAttnShape(c, q, k)
+	if err != nil {
+		return nil, err
+	}
+	return c.e.AttentionBackward(q.DType, c.out[0].p, c.out[1].p, c.out[2].p, do.p, q.p, k.p, v.p, o.p, lse.p, s)
+}
+
+func gpuSwiGLU(c gpuCall) (cuda.Work, error) {
+	return c.e.SwiGLU(c.in[0].DType, c.out[0].p, c.in[0].p, c.in[1].p, c.in[0].NumElements())
+}
+
+func gpuSwiGLUBackward(c gpuCall) (cuda.Work, error) {
+	return c.e.SwiGLUBackward(c.in[0].DType, c.out[0].p, c.out[1].p, c.in[0].p, c.in[1].p, c.in[2].p, c.in[0].NumElements())
+}
+
+func gpuCrossEntropy(c gpuCall) (cuda.Work, error) {
+	rows, vocab := c.in[0].rows()
+	return c.e.CrossEntropy(c.in[0].DType, c.out[0].p, c.out[1].p, c.in[0].p, c.in[1].p, rows, vocab)
+}
+
+func gpuCrossEntropyBackward(c gpuCall) (cuda.Work, error) {
+	rows, _ := c.in[0].rows()
+	return c.e.CrossEntropyBackward(c.in[0].DType, c.out[0].p, c.in[0].p, c.in[1].p, c.in[2].p, c.in[3].p, rows, c.in[0].vocab(2))
+}
+
+func gpuRowMax(c gpuCall) (cuda.Work, error) {
+	rows, vocab := c.in[0].rows()
+	return c.e.RowMax(c.in[0].DType, c.out[0].p, c.in[0].p, rows, vocab)
+}
+
+func gpuRowSums(c gpuCall) (cuda.Work, error) {
+	rows, _ := c.in[0].rows()
+	return c.e.RowSums(c.in[0].DType, c.out[0].p, c.out[1].p, c.in[0].p, c.in[1].p, c.in[2].p, rows, c.in[0].vocab(2))
+}
+
+func gpuRowLoss(c gpuCall) (cuda.Work, error) {
+	return c.e.RowLoss(c.out[0].p, c.out[1].p, c.in[0].p, c.in[1].p, c.in[2].p, c.in[3].p, c.in[0].NumElements())
+}

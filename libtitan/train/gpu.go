@@ -1,0 +1,200 @@
+package train
+
+import (
+	"fmt"
+	"strings"
+
+	"titan/libtitan/comm"
+	"titan/libtitan/device/cuda"
+	"titan/libtitan/exec"
+	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
+	"titan/libtitan/optim"
+	"titan/libtitan/parallel"
+	"titan/libtitan/plan"
+)
+
+// gpu computes on a GPU. The state's parameters and moments are copies, made when they are fetched; gradients are there
+// alone.
+type gpu struct {
+	e               *cuda.Engine
+	held            []parallel.Held
+	state           *state
+	params, grads   map[string]cuda.Ptr
+	moments, second map[string]cuda.Ptr
+	optimizer       *cuda.Optimizer // nil: nothing is trained
+	programs        []*exec.CUDAMemory
+}
+
+// openGPU takes the first GPU of the process.
+func (r *run) openGPU() error {
+	if n := r.job.NumRanks(); n > 1 {
+		return exit.Input.Errorf("mesh.world_size: %d: --device cuda trains on one GPU so far: plan with --world-size 1, or use --device cpu", n)
+	}
+	d, err := cuda.Open(0)
+	if err != nil {
+		return err
+	}
+	leave, err := d.Enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s, err := d.NewStream(false)
+	if err != nil {
+		return err
+	}
+	if r.gpu, err = cuda.NewEngine(d, s, cuda.Options{Deterministic: r.Deterministic}); err == nil {
+		r.Log.Info(fmt.Sprintf("cuda: %v, %s", d, manifest.FormatBytes(int64(d.TotalBytes))))
+	}
+	return err
+}
+
+// newGPU puts what the rank holds on the device: the parameters, and for training room for gradients and moments,
+// which begin at zero or, resumed, at the state's.
+func newGPU(e *cuda.Engine, held []parallel.Held, s *state, training, resume bool) (*gpu, error) {
+	g := &gpu{e, held, s, map[string]cuda.Ptr{}, map[string]cuda.Ptr{}, map[string]cuda.Ptr{}, map[string]cuda.Ptr{}, nil, nil}
+	var all []cuda.Param
+	for _, h := range held {
+		fqn, n := h.Param.FQN, int(h.NumElements())
+		var err error
+		if g.params[fqn], err = g.put(s.params[fqn], n, true); err != nil {
+			return nil, err
+		}
+		if !training {
+			continue
+		}
+		for _, list := range []struct {
+			on   map[string]cuda.Ptr
+			of   []float32
+			copy bool
+		}{{g.grads, nil, false}, {g.moments, s.m[fqn], resume}, {g.second, s.v[fqn], resume}} {
+			if list.on[fqn], err = g.put(list.of, n, list.copy); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, cuda.Param{P: g.params[fqn], G: g.grads[fqn], M: g.moments[fqn], V: g.second[fqn], N: n})
+	}
+	var err error
+	if training {
+		g.optimizer, err = e.NewOptimizer(all)
+	}
+	return g, err
+}
+
+// put takes memory for n elements and fills it from x, or with zeros.
+func (g *gpu) put(x []float32, n int, upload bool) (cuda.Ptr, error) {
+	p, err := g.e.Alloc(4 * n)
+	if err != nil {
+		return 0, err
+	}
+	if upload {
+		return p, g.e.Upload(p, floatBytes(x))
+	}
+	return p, g.e.Stream.Zero(p, 4*n)
+}
+
+func (g *gpu) load(prog *plan.Program, microbatches, size int, _ comm.Comm) (*exec.Memory, *exec.Runner, error) {
+	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, g.params, g.grads)
+	if err != nil {
+		return nil, nil, err
+	}
+	g.programs = append(g.programs, mem)
+	r, err := exec.LoadCUDA(g.e, prog, mem)
+	return mem.Memory, r, err
+}
+
+func (g *gpu) squares(which tensorKind) ([]float64, error) {
+	return g.optimizer.Squares(cuda.Which(which))
+}
+
+func (g *gpu) update(s optim.Scalars) error { return g.optimizer.Update(cuda.AdamW(s)) }
+
+func (g *gpu) fetch() error {
+	if err := g.e.Stream.Sync(); err != nil {
+		return err
+	}
+	for _, h := range g.held {
+		fqn := h.Param.FQN
+		for _, list := range []struct {
+			on map[string]cuda.Ptr
+			to map[string][]float32
+		}{{g.params, g.state.params}, {g.moments, g.state.m}, {g.second, g.state.v}} {
+			if err := g.e.Download(floatBytes(list.to[fqn]), list.on[fqn]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (g *gpu) close() error {
+	for _, list := range []map[string]cuda.Ptr{g.params, g.grads, g.moments, g.second} {
+		for _, p := range list {
+			if err := g.e.Free(p); err != nil {
+				return err
+			}
+		}
+	}
+	for _, m := range g.programs {
+		if err := m.Free(); err != nil {
+			return err
+		}
+	}
+	if g.optimizer == nil {
+		return nil
+	}
+	return g.optimizer.Close()
+}
+
+// fitsGPU refuses a job that needs more memory than the device has left.
+func (r *run) fitsGPU() error {
+	prog, err := r.job.Program(0)
+	if err != nil {
+		return err
+	}
+	r.programs[0] = prog
+	need := int64(prog.ArenaBytes + prog.ConstBytes)
+	for _, h := range r.job.Held(0) {
+		need += 16 * h.NumElements()
+	}
+	leave, err := r.gpu.Enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	free, _, err := r.gpu.MemInfo()
+	if err == nil && need > int64(free) {
+		err = exit.Input.Errorf("memory: the step needs %s, %s has %s left: plan a smaller model, sequence or batch, or checkpoint activations", manifest.FormatBytes(need), r.gpu.Name, manifest.FormatBytes(int64(free)))
+	}
+	return err
+}
+
+// gpuMemory is what of the device's memory is taken, by all, and its share.
+func gpuMemory(e *cuda.Engine) (bytes int64, share float64) {
+	free, total, err := e.MemInfo()
+	if err != nil || total == 0 {
+		return 0, 0
+	}
+	return int64(total - free), float64(total-free) / float64(total)
+}
+
+// peaks are what GPUs do at most in bfloat16, dense, a second, as torchtitan counts. A longer name stands before one
+// that is part of it.
+var peaks = []struct {
+	name  string
+	flops float64
+}{
+	{"A100", 312e12}, {"H100 NVL", 835e12}, {"H100 PCIe", 756e12}, {"H100", 989e12}, {"H200", 989e12}, {"H20", 148e12}, {"B200", 2.25e15},
+	{"L40S", 362e12}, {"A6000", 154.85e12},
+}
+
+// peakFLOPS is that of the device, 0 where it is not known.
+func peakFLOPS(name string) float64 {
+	for _, p := range peaks {
+		if strings.Contains(name, p.name) {
+			return p.flops
+		}
+	}
+	return 0
+}

@@ -1,0 +1,163 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"titan/libtitan/comm"
+	"titan/libtitan/device/cuda"
+	"titan/libtitan/manifest"
+)
+
+// needGPU skips the test where there is no GPU, and says why.
+func needGPU(t *testing.T) {
+	d, err := cuda.Open(0)
+	if err != nil {
+		t.Skipf("SKIPPED: needs a GPU: %v", err)
+	}
+	require.NoError(t, d.Close())
+}
+
+// onGPU are the metrics of m on the GPU.
+func onGPU(t *testing.T, m *manifest.Manifest) []record {
+	t.Helper()
+	return stepsWith(t, m, func(o *Options) { o.Device = "cuda" })
+}
+
+// PyTorch's gradients of step 1 and its 20 losses and norms, on the GPU in float32.
+func TestReferenceOnGPU(t *testing.T) {
+	needGPU(t)
+	m := referenceManifest(t)
+	want := readReference(t)
+	weights, grads := readTensors(t, "tiny_llama.weights_bf16.safetensors"), readTensors(t, "tiny_llama.grads_step1_f32.safetensors")
+	var got []record
+	o := quiet()
+	o.Device = "cuda"
+	r, err := open(m, o, false)
+	require.NoError(t, err)
+	defer r.close()
+	r.train, err = r.openData(context.Background(), m.Data.Paths, nil, false)
+	require.NoError(t, err)
+	defer r.train.Close()
+	r.report, err = newReport(r)
+	require.NoError(t, err)
+	r.report.seen = func(s record) { got = append(got, s) }
+	require.NoError(t, r.start(context.Background(), func(ctx context.Context, c comm.Comm) error {
+		k, err := r.newRank(c, true)
+		if err != nil {
+			return err
+		}
+		k.peers = []*rank{k}
+		g := k.machine.(*gpu)
+		for fqn, w := range weights {
+			if err := g.e.Upload(g.params[fqn], floatBytes(w)); err != nil {
+				return err
+			}
+		}
+		for k.pos.Step < 20 {
+			if _, err := k.step(ctx, ctx); err != nil {
+				return err
+			}
+			if k.pos.Step > 1 {
+				continue
+			}
+			for fqn, want := range grads {
+				x := make([]float32, len(want))
+				if err := g.e.Download(floatBytes(x), g.grads[fqn]); err != nil {
+					return err
+				}
+				t.Logf("%s: off by %.2g", fqn, relativeError(x, want))
+				require.Less(t, relativeError(x, want), 1e-5, fqn)
+			}
+		}
+		return k.machine.close()
+	}))
+	for i, w := range want.Float64 {
+		require.InEpsilon(t, w.Loss, got[i].Loss, 1e-5, "loss of step %d", i+1)
+		require.InEpsilon(t, w.GradNorm, got[i].GradNorm, 1e-5, "grad norm of step %d", i+1)
+	}
+}
+
+// A job trains on the GPU as on the CPU: whole batches and microbatches, with and without activation checkpointing;
+// twice, in float32, it gives the same bits.
+func TestGPUTrainsAsTheCPU(t *testing.T) {
+	needGPU(t)
+	data := numbers(t)
+	for _, c := range []struct {
+		compute   string
+		accum     int
+		ac        string
+		tolerance float64
+	}{{"float32", 1, "none", 1e-5}, {"float32", 4, "full", 1e-5}, {"bfloat16", 1, "none", 1e-2}, {"bfloat16", 2, "selective:op", 1e-2}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			job := func() *manifest.Manifest {
+				m := tinyJob(t, data)
+				m.Training.MixedPrecisionParam = c.compute
+				m.Training.LocalBatchSize, m.Training.GradAccumSteps = 8/c.accum, c.accum
+				ac, err := manifest.ParseActivationCheckpoint(c.ac)
+				require.NoError(t, err)
+				m.ActivationCheckpoint = ac
+				return m
+			}
+			got := onGPU(t, job())
+			agree(t, steps(t, job()), got, c.tolerance, "the gpu")
+			if c.compute == "float32" {
+				require.Equal(t, got, onGPU(t, job()))
+			}
+		})
+	}
+}
+
+// What the GPU is given it gives back; a run goes on from the CPU's checkpoint on the GPU, and back.
+func TestGPUCheckpoints(t *testing.T) {
+	needGPU(t)
+	data := numbers(t)
+	job := func(folder string, n int) *manifest.Manifest {
+		m := tinyJob(t, data)
+		m.Checkpoint = &manifest.Checkpoint{Folder: folder, Interval: 5}
+		m.Training.Steps, m.LRScheduler.TotalSteps = n, &[]int{15}[0]
+		return m
+	}
+	want := steps(t, job(t.TempDir(), 15))
+	there := t.TempDir()
+	steps(t, job(there, 5))
+	agree(t, want[5:10], onGPU(t, job(there, 10)), 1e-5, "on the gpu from the cpu's checkpoint")
+	agree(t, want[10:], steps(t, job(there, 15)), 1e-5, "on the cpu from the gpu's checkpoint")
+
+	onHost, err := Eval(context.Background(), job(there, 15), 2, quiet())
+	require.NoError(t, err)
+	o := quiet()
+	o.Device = "cuda"
+	onDevice, err := Eval(context.Background(), job(there, 15), 2, o)
+	require.NoError(t, err)
+	require.Equal(t, onHost.Tokens, onDevice.Tokens)
+	require.InEpsilon(t, onHost.Loss, onDevice.Loss, 1e-5)
+
+	r, err := open(tinyJob(t, data), o, false)
+	require.NoError(t, err)
+	defer r.close()
+	require.NoError(t, r.start(context.Background(), func(ctx context.Context, c comm.Comm) error {
+		k, err := r.newRank(c, true)
+		require.NoError(t, err)
+		seed := map[string][]float32{}
+		for fqn, x := range k.state.params {
+			seed[fqn] = append([]float32(nil), x...)
+			clear(x)
+		}
+		require.NoError(t, k.machine.fetch())
+		require.Equal(t, seed, k.state.params)
+		return k.machine.close()
+	}))
+}
+
+// Two ranks on a GPU are refused before anything starts.
+func TestGPUTakesOneRank(t *testing.T) {
+	m := meshJob(t, numbers(t), manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1}, 1)
+	o := quiet()
+	o.Device = "cuda"
+	err := Run(context.Background(), m, o)
+	require.EqualError(t, err, "mesh.world_size: 2: --device cuda trains on one GPU so far: plan with --world-size 1, or use --device cpu")
+}

@@ -1,0 +1,75 @@
+package train
+
+import (
+	"titan/libtitan/comm"
+	"titan/libtitan/device/cpu"
+	"titan/libtitan/exec"
+	"titan/libtitan/optim"
+	"titan/libtitan/parallel"
+	"titan/libtitan/plan"
+)
+
+// machine is what a rank computes on: it has the rank's parameters and their state, loads programs that work on them,
+// and updates them.
+type machine interface {
+	// load binds a program to the parameters, with inputs for microbatches of size tokens.
+	load(prog *plan.Program, microbatches, size int, c comm.Comm) (*exec.Memory, *exec.Runner, error)
+	// squares is the sum of squares, in float64, of one tensor of each parameter that the rank counts, zero for others.
+	squares(which tensorKind) ([]float64, error)
+	// update applies AdamW.
+	update(s optim.Scalars) error
+	// fetch brings the host's copy of the parameters and moments up to date: what is saved is read there.
+	fetch() error
+	// close gives the device's memory back.
+	close() error
+}
+
+// tensorKind is one of the tensors that belong to a parameter.
+type tensorKind int
+
+const (
+	aParameter tensorKind = iota
+	aGradient
+	anAverage
+	aSquaredAverage
+)
+
+func (t tensorKind) String() string {
+	return [...]string{"parameter", "gradient", "exp_avg", "exp_avg_sq"}[t]
+}
+
+// host computes on the CPU, on the state itself.
+type host struct {
+	engine *cpu.Engine
+	held   []parallel.Held
+	state  *state
+}
+
+func (h *host) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*exec.Memory, *exec.Runner, error) {
+	mem := exec.NewMemory(prog, microbatches, size, h.state.params, h.state.grads)
+	r, err := exec.Load(h.engine, prog, mem, c)
+	return mem, r, err
+}
+
+func (h *host) squares(which tensorKind) ([]float64, error) {
+	list := [...]map[string][]float32{h.state.params, h.state.grads, h.state.m, h.state.v}[which]
+	out := make([]float64, len(h.held))
+	for i, p := range h.held {
+		if p.First {
+			out[i] = h.engine.SumSquares(list[p.Param.FQN])
+		}
+	}
+	return out, nil
+}
+
+func (h *host) update(s optim.Scalars) error {
+	for _, p := range h.held {
+		fqn := p.Param.FQN
+		h.engine.AdamW(h.state.params[fqn], h.state.grads[fqn], h.state.m[fqn], h.state.v[fqn], cpu.AdamW(s))
+	}
+	return nil
+}
+
+func (h *host) fetch() error { return nil }
+
+func (h *host) close() error { return nil }
