@@ -45,6 +45,7 @@ type Deferred struct {
 	MeanMicros int64 `json:"mean_us"`
 	MaxMicros  int64 `json:"max_us"`
 	MaxMallocs int   `json:"max_allocs_meanwhile"`
+	Open       int   `json:"open"` // that had not completed at the end
 }
 
 // Holder is who asked for memory, and what it holds at peak active.
@@ -80,13 +81,13 @@ type StreamUse struct {
 
 // Space is memory that is reserved and holds nothing.
 type Space struct {
-	Free          int64 `json:"free_bytes"`         // cached in pools
-	Largest       int64 `json:"largest_free_bytes"` // in one piece
-	Stuck         int64 `json:"stuck_bytes"`        // of Free, in segments that something else keeps in use: torch's inactive_split_bytes
-	Slack         int64 `json:"slack_bytes"`        // within blocks, beyond the rounded request
-	SlackBlocks   int   `json:"slack_blocks"`       // that were too small to split
-	RoundingBytes int64 `json:"rounding_bytes"`     // within blocks, from the request to its rounded size
-	Pieces        int   `json:"free_pieces"`        //
+	Free        int64 `json:"free_bytes"`         // cached in pools
+	Largest     int64 `json:"largest_free_bytes"` // in one piece
+	Stuck       int64 `json:"stuck_bytes"`        // of Free, in segments that something else keeps in use: torch's inactive_split_bytes
+	Slack       int64 `json:"slack_bytes"`        // within blocks, beyond the rounded request
+	SlackBlocks int   `json:"slack_blocks"`       // that were too small to split
+	Rounding    int64 `json:"rounding_bytes"`     // within blocks, from the request to its rounded size
+	Pieces      int   `json:"free_pieces"`
 }
 
 // Analyze plays device d of s. Nothing in a file can make it fail; what does not fit together is in the notes.
@@ -95,6 +96,7 @@ func Analyze(s *Snapshot, d *Device) *Report {
 	r := &Report{Device: d.Index, Events: blockEvents(d.Trace), PeakEvent: -1, Fragments: map[string]Space{}, Notes: []string{}}
 	l := newLedger(s, d, b)
 	t := newTimeline(d)
+	r.Timeline = t
 	t.sample(-1, l)
 	for i := 0; i < len(d.Trace); {
 		at, before := i, l.meter.Peak.Active
@@ -107,6 +109,9 @@ func Analyze(s *Snapshot, d *Device) *Report {
 	r.Peak, r.End, r.AtPeakActive = l.meter.Peak, l.meter.Now, l.meter.AtPeakActive
 	r.Counterfactual = r.Peak.Allocated
 	r.Deferred = l.delays.report()
+	for _, u := range l.uses {
+		r.Deferred.Open += u.PendingBlocks
+	}
 	r.Fragments["end"] = l.space()
 	r.streams(l)
 	r.history(s, d, b, l)
@@ -182,16 +187,24 @@ func (r *Report) history(s *Snapshot, d *Device, b *base, l *ledger) {
 		note("no history was recorded: only the state at the end is known (torch.cuda.memory._record_memory_history() turns it on)")
 	case len(b.blocks) > 0:
 		r.History = Cut
-		note("the history does not begin at an empty cache: %d frees without allocation, %d live blocks older than the history; the peak before the window is unknown", b.freed, b.older)
+		note("the history does not begin at an empty cache: %s without allocation, %s older than the history; the peak before the window is unknown",
+			count(b.freed, "free"), count(b.older, "live block"))
 	default:
 		r.History = Full
 	}
 	if l.odd > 0 {
-		note("%d events do not fit the others and were passed over", l.odd)
+		note("%s that did not fit the others: passed over", count(l.odd, "event"))
 	}
 	if n := l.mismatches(d); n > 0 && r.Events > 0 {
-		note("%d blocks at the end of the trace differ from those in the segments: another thread may have gone on while the snapshot was taken", n)
+		note("%s at the end of the trace other than in the segments: another thread may have gone on while the snapshot was taken", count(n, "block"))
 	}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // mismatches counts the blocks whose state or size at the end is another than the segments say.
@@ -224,7 +237,7 @@ func (l *ledger) space() Space {
 	for _, p := range l.pieces {
 		if p.state != alloc.Inactive {
 			rounded := min(l.config.Round(max(p.requested, 1)), p.size)
-			s.RoundingBytes += rounded - min(p.requested, rounded)
+			s.Rounding += rounded - min(p.requested, rounded)
 			if p.size > rounded {
 				s.Slack += p.size - rounded
 				s.SlackBlocks++

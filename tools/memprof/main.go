@@ -14,7 +14,9 @@ import (
 	"titan/tools/internal/app"
 )
 
-const example = `meshplan --model llama3-1b --pp 4 | pp-split | memprof simulate`
+const example = `meshplan --model llama3-1b --pp 4 | pp-split | memprof simulate
+memprof snapshot snapshot.pickle --html memory.html
+memprof replay snapshot.pickle`
 
 func main() { app.Main(tool()) }
 
@@ -23,9 +25,9 @@ func tool() app.Tool {
 	return app.Tool{
 		Name:    "memprof",
 		Usage:   "profile memory",
-		About:   "Shows what holds a run's memory, by rank and by module.",
+		About:   "Shows what holds a run's memory: in a recorded trace by call stack or module, and what each remedy would save; in a\nplan by rank and module.",
 		Example: example,
-		Verbs: []app.Verb{{
+		Verbs: []app.Verb{snapshotVerb(), replayVerb(), {
 			Name: "simulate", Usage: "predict the memory of a manifest's plan, rank by rank, without running it",
 			Example:  example,
 			Run:      simulate,
