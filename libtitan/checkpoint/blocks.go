@@ -60,6 +60,8 @@ func (p *writePlan) writeItems(ctx context.Context, o WriteOptions) error {
 	return g.Wait()
 }
 
+// feed hands the blocks out in the order of the state, file by file or not: a source that has to be decoded is then
+// read from its start to its end.
 func (p *writePlan) feed(ctx context.Context, tasks chan<- writeTask, block int64) error {
 	send := func(t writeTask) error {
 		select {
@@ -69,19 +71,17 @@ func (p *writePlan) feed(ctx context.Context, tasks chan<- writeTask, block int6
 			return ctx.Err()
 		}
 	}
-	for _, f := range p.files {
-		for _, it := range f.items {
-			first, last := -1, -1
-			if it.zip.dataBytes > 0 && it.zip.size() > block {
-				n := int((it.zip.dataBytes + block - 1) / block)
-				it.blocks = make([]uint32, n)
-				it.left.Store(int64(n))
-				first, last = 0, n-1
-			}
-			for b := first; b <= last; b++ {
-				if err := send(writeTask{it, b}); err != nil {
-					return err
-				}
+	for _, it := range p.items {
+		first, last := -1, -1
+		if it.zip.dataBytes > 0 && it.zip.size() > block {
+			n := int((it.zip.dataBytes + block - 1) / block)
+			it.blocks = make([]uint32, n)
+			it.left.Store(int64(n))
+			first, last = 0, n-1
+		}
+		for b := first; b <= last; b++ {
+			if err := send(writeTask{it, b}); err != nil {
+				return err
 			}
 		}
 	}

@@ -62,7 +62,7 @@ func (r *Reader) objectZip(fqn string) (*zipFile, error) {
 	if at == nil {
 		return nil, errors.New("no such object in the checkpoint")
 	}
-	data, size, err := r.openItem(at, maxObject)
+	data, size, err := r.openWhole(at, maxObject)
 	if err != nil {
 		return nil, err
 	}

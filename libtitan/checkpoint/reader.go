@@ -20,6 +20,7 @@ type Reader struct {
 	byName   map[string]int
 	opened   sync.Map // *location -> *tensorItem
 	expanded expanded
+	streams  streams
 }
 
 // Kind tells a tensor from a Python object.

@@ -14,22 +14,47 @@ const zstdTransform = "stream.zstd/1"
 
 const zipOverhead = 64 << 10 // what a tensor's item may hold beside its data
 
-// untransform undoes an item's stream transforms, in order; the result may be limit bytes long.
-func untransform(raw io.Reader, descriptors []string, limit int64) ([]byte, error) {
-	for _, d := range descriptors {
-		name, version, _ := strings.Cut(d, "/")
+// decoded undoes an item's stream transforms, in order, as the bytes come. Close it.
+func decoded(raw io.Reader, descriptors []string) (io.ReadCloser, error) {
+	d := decoder{Reader: raw}
+	for _, descriptor := range descriptors {
+		name, version, _ := strings.Cut(descriptor, "/")
 		major, _, _ := strings.Cut(version, ".")
 		if name != "stream.zstd" || major != "1" {
-			return nil, fmt.Errorf("stream transform %.100q is not known (stream.zstd/1 is)", d)
+			d.Close()
+			return nil, fmt.Errorf("stream transform %.100q is not known (stream.zstd/1 is)", descriptor)
 		}
-		z, err := zstd.NewReader(raw, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
+		z, err := zstd.NewReader(d.Reader, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
 		if err != nil {
+			d.Close()
 			return nil, err
 		}
-		defer z.Close()
-		raw = z
+		d.Reader, d.open = z, append(d.open, z)
 	}
-	b, err := io.ReadAll(io.LimitReader(raw, limit+1))
+	return &d, nil
+}
+
+// decoder is a chain of zstd readers.
+type decoder struct {
+	io.Reader
+	open []*zstd.Decoder
+}
+
+func (d *decoder) Close() error {
+	for _, z := range d.open {
+		z.Close()
+	}
+	return nil
+}
+
+// untransform decodes an item whole; the result may be limit bytes long.
+func untransform(raw io.Reader, descriptors []string, limit int64) ([]byte, error) {
+	d, err := decoded(raw, descriptors)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	b, err := io.ReadAll(io.LimitReader(d, limit+1))
 	if err == nil && int64(len(b)) > limit {
 		err = fmt.Errorf("more than the %d bytes that it may expand to", limit)
 	}
@@ -73,8 +98,28 @@ func (c *expanded) put(at *location, data []byte) {
 	c.items = append(c.items, expandedItem{at, data})
 }
 
-// openItem gives an item's bytes and their number; limit bounds what a transformed item may expand to.
+// openItem gives an item's bytes and their number; limit bounds what a coded item may expand to. One that may be large
+// is decoded as it is read.
 func (r *Reader) openItem(at *location, limit int64) (io.ReaderAt, int64, error) {
+	if len(at.transforms) == 0 || limit <= streamedBytes {
+		return r.openWhole(at, limit)
+	}
+	f, err := r.folder.file(at.path)
+	if err != nil {
+		return nil, 0, err
+	}
+	decode := func() (io.ReadCloser, error) {
+		return decoded(io.NewSectionReader(f, at.offset, at.length), at.transforms)
+	}
+	s, err := r.streams.get(at, decode, limit)
+	if err != nil {
+		return nil, 0, err
+	}
+	return s, s.size, nil
+}
+
+// openWhole is openItem where a coded item is decoded at once.
+func (r *Reader) openWhole(at *location, limit int64) (io.ReaderAt, int64, error) {
 	f, err := r.folder.file(at.path)
 	if err != nil {
 		return nil, 0, err

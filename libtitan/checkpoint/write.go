@@ -49,6 +49,7 @@ type writePlan struct {
 	state  *State
 	files  []*outFile
 	byRank map[int]*outFile
+	items  []*writeItem // in the order of the state
 }
 
 // outFile is one .distcp file.
@@ -123,6 +124,7 @@ func (p *writePlan) place(it *writeItem, rank int) {
 	it.file, it.offset, it.length = f, f.size, it.zip.size()
 	f.size += it.length
 	f.items = append(f.items, it)
+	p.items = append(p.items, it)
 }
 
 // write fills the folder and flushes each file.
