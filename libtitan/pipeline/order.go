@@ -6,12 +6,14 @@ import "slices"
 // the order in which they are added.
 type queue struct {
 	actions   []Action
-	forwards  map[int]int // by stage, the next microbatch
-	backwards map[int]int
+	forwards  []int // by stage, the next microbatch
+	backwards []int
 	pending   []Action // weight gradients whose input gradients stand in actions, oldest first
 }
 
-func newQueue() *queue { return &queue{forwards: map[int]int{}, backwards: map[int]int{}} }
+func newQueue(s shape) *queue {
+	return &queue{actions: make([]Action, 0, 3*s.perRank*s.microbatches), forwards: make([]int, s.stages()), backwards: make([]int, s.stages())}
+}
 
 // piece is an action that has no microbatch yet.
 type piece struct {
@@ -47,10 +49,12 @@ func (q *queue) add(p piece) {
 		}
 	case WeightGrad:
 		i := slices.IndexFunc(q.pending, func(a Action) bool { return p.stage == anyStage || a.Stage == p.stage })
-		if i >= 0 {
-			q.actions = append(q.actions, q.pending[i])
-			q.pending = slices.Delete(q.pending, i, i+1)
+		if i < 0 {
+			return
 		}
+		q.actions = append(q.actions, q.pending[i])
+		copy(q.pending[1:i+1], q.pending[:i])
+		q.pending = q.pending[1:]
 	}
 }
 
@@ -63,7 +67,7 @@ func (q *queue) overlap(forward, backward piece) {
 
 // gpipe runs all forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965).
 func gpipe(rank int, s shape) []Action {
-	q := newQueue()
+	q := newQueue(s)
 	q.repeat(s.microbatches, piece{rank, Forward})
 	q.repeat(s.microbatches, piece{rank, Backward})
 	return q.actions
@@ -72,7 +76,7 @@ func gpipe(rank int, s shape) []Action {
 // oneFOneB fills the pipe, then takes a backward after each forward, so that a stage holds the activations of at
 // most as many microbatches as there are stages from it to the end (PipeDream-Flush, arXiv 2006.09503).
 func oneFOneB(rank int, s shape) []Action {
-	q := newQueue()
+	q := newQueue(s)
 	warmup := min(s.microbatches, s.pp-rank)
 	q.repeat(warmup, piece{rank, Forward})
 	q.repeat(s.microbatches-warmup, piece{rank, Backward}, piece{rank, Forward})
@@ -83,7 +87,7 @@ func oneFOneB(rank int, s shape) []Action {
 // loopedBFS is GPipe for many stages a rank: each takes all microbatches before the next does, and backwards run
 // from the last microbatch to the first (Lamy-Poirier 2022, arXiv 2211.05953).
 func loopedBFS(rank int, s shape) []Action {
-	q := newQueue()
+	q := newQueue(s)
 	for i := range s.perRank {
 		q.repeat(s.microbatches, piece{i*s.pp + rank, Forward})
 	}
@@ -105,7 +109,7 @@ func interleavedZeroBubble(rank int, s shape) []Action { return inRounds(rank, s
 
 // inRounds lays out an interleaved schedule; a rank does perHop forwards more than the next before its first backward.
 func inRounds(rank int, s shape, perHop int, backward Kind) []Action {
-	q := newQueue()
+	q := newQueue(s)
 	round := s.microbatches / s.rounds()
 	total := s.perRank * s.microbatches
 	warmup := min((s.perRank-1)*round+perHop*(s.pp-1-rank), total)
@@ -130,7 +134,7 @@ func inRounds(rank int, s shape, perHop int, backward Kind) []Action {
 // take equally long (arXiv 2401.10241, section 6). It is laid out for microbatches that fill the pipe, and those
 // that are not there are left out.
 func zbv(rank int, s shape) []Action {
-	q := newQueue()
+	q := newQueue(s)
 	down, up := rank, 2*s.pp-1-rank
 	full := max(2*s.pp-1, s.microbatches)
 	q.repeat(2*(s.pp-rank)-1, piece{down, Forward})
@@ -152,7 +156,7 @@ func zbv(rank int, s shape) []Action {
 // dualPipeV runs two stages a rank in a V and pairs the forward of one with the backward of the other
 // (github.com/deepseek-ai/DualPipe; its eight steps).
 func dualPipeV(rank int, s shape) []Action {
-	q := newQueue()
+	q := newQueue(s)
 	after := s.pp - 1 - rank // ranks after this one
 	down, up := rank, 2*s.pp-1-rank
 	q.repeat(2*after, piece{down, Forward})

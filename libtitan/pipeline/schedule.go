@@ -139,8 +139,25 @@ func Build(name string, pp, perRank, numMicrobatches int) (*Schedule, error) {
 	return s, nil
 }
 
-// StageRank maps stages to ranks as the schedule called name does. The error, nil when Build can make it, says
-// which rule the numbers break, and how to keep it.
+// Legal says which rule the numbers of a schedule break, and how to keep it; nil when Build can make it.
+func Legal(name string, pp, perRank, numMicrobatches int) error {
+	_, _, err := legal(name, pp, perRank, numMicrobatches)
+	return err
+}
+
+// RankActions is the work of one rank of the schedule that Build makes of the same numbers, without the others'.
+func RankActions(name string, pp, perRank, numMicrobatches, rank int) ([]Action, error) {
+	k, sh, err := legal(name, pp, perRank, numMicrobatches)
+	if err != nil {
+		return nil, err
+	}
+	if rank < 0 || rank >= pp {
+		return nil, fmt.Errorf("schedule %s: rank %d of %d", k.name, rank, pp)
+	}
+	return k.build(rank, sh), nil
+}
+
+// StageRank maps stages to ranks as the schedule called name does. The error is that of Legal.
 func StageRank(name string, pp, perRank, numMicrobatches int) ([]int, error) {
 	k, sh, err := legal(name, pp, perRank, numMicrobatches)
 	if err != nil {

@@ -61,6 +61,7 @@ func TestBuildRefuses(t *testing.T) {
 		require.EqualError(t, err, c.want)
 		_, again := StageRank(c.name, c.pp, c.perRank, c.microbatches)
 		require.Equal(t, err, again)
+		require.Equal(t, err, Legal(c.name, c.pp, c.perRank, c.microbatches))
 	}
 }
 

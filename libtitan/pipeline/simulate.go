@@ -38,9 +38,20 @@ type Timeline struct {
 // arrived, those of a group when that holds for all of them; a result is kept for its taker, so that sending never
 // waits, nor does it keep the rank. The error says who waits for what when nobody can go on.
 func Simulate(s *Schedule, times Times) (*Timeline, error) {
+	return SimulateStages(s, func(int) Times { return times })
+}
+
+// SimulateStages is [Simulate] for stages that differ: times says how long the actions of a stage last, and how long
+// its results take to the next stage or, of a backward, to the one before.
+func SimulateStages(s *Schedule, times func(stage int) Times) (*Timeline, error) {
 	if err := inRange(s); err != nil {
 		return nil, fmt.Errorf("schedule %s: %w", s.Name, err)
 	}
+	of := make([]Times, s.NumStages)
+	for stage := range of {
+		of[stage] = times(stage)
+	}
+	took := func(a Action) int { return of[a.Stage].of(a.Kind) }
 	n := len(s.Ranks)
 	t := &Timeline{Idle: make([]float64, n), Start: make([][]int, n), InFlight: inFlight(s)}
 	free, busy := make([]int, n), make([]int, n)
@@ -48,17 +59,18 @@ func Simulate(s *Schedule, times Times) (*Timeline, error) {
 	stuck := advance(s.Ranks, suppliers, func(at spot) {
 		start := free[at.rank]
 		for _, from := range suppliers(at) {
-			arrived := t.Start[from.rank][from.i] + times.of(s.Ranks[from.rank][from.i].Kind)
+			sent := s.Ranks[from.rank][from.i]
+			arrived := t.Start[from.rank][from.i] + took(sent)
 			if from.rank != at.rank {
-				arrived += times.Send
+				arrived += of[sent.Stage].Send
 			}
 			start = max(start, arrived)
 		}
-		took := times.of(s.Ranks[at.rank][at.i].Kind)
-		free[at.rank] = start + took
-		busy[at.rank] += took
+		lasts := took(s.Ranks[at.rank][at.i])
+		free[at.rank] = start + lasts
+		busy[at.rank] += lasts
 		t.Start[at.rank] = append(t.Start[at.rank], start)
-		t.Makespan = max(t.Makespan, start+took)
+		t.Makespan = max(t.Makespan, start+lasts)
 	})
 	if stuck != nil {
 		return nil, fmt.Errorf("schedule %s: deadlock: %s", s.Name, s.waits(stuck))
@@ -211,6 +223,49 @@ func few(words []string) string {
 		words = append(words[:most:most], fmt.Sprintf("and %d more", n))
 	}
 	return strings.Join(words, "; ")
+}
+
+// Held is what a rank holds when it holds most, in its own order of actions: for each of its stages, how many
+// microbatches are between their forward and the end of their backward. There is more than one such moment where the
+// rank has more than one stage and none holds more of each; whatever a microbatch takes, the peak is among them.
+func Held(actions []Action, stages []int) (moments [][]int) {
+	now := make([]int, len(stages))
+	rising := false
+	for _, a := range actions {
+		switch i := slices.Index(stages, a.Stage); {
+		case i < 0:
+		case a.Kind == Forward:
+			now[i]++
+			rising = true
+		case a.Kind == Backward || a.Kind == WeightGrad:
+			if rising {
+				moments = addMoment(moments, now)
+			}
+			now[i]--
+			rising = false
+		}
+	}
+	return moments
+}
+
+// addMoment adds counts, unless some moment holds as many of each stage.
+func addMoment(moments [][]int, counts []int) [][]int {
+	for _, have := range moments {
+		if covers(have, counts) {
+			return moments
+		}
+	}
+	moments = slices.DeleteFunc(moments, func(have []int) bool { return covers(counts, have) })
+	return append(moments, slices.Clone(counts))
+}
+
+func covers(a, b []int) bool {
+	for i := range a {
+		if a[i] < b[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // inFlight counts, in each rank's own order, the microbatches whose activations a stage holds.
