@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -130,11 +129,10 @@ func TestOldSegments(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, name := range []string{"oom_and_sizes.end.pickle", "emu_expandable_record_stream.mid.pickle"} {
-		data, err := os.ReadFile(filepath.Join("testdata", "torch", name))
-		require.NoError(f, err)
-		f.Add(data)
-	}
+	free := dict{"action": "free_completed", "addr": 512, "size": 700, "stream": 0}
+	f.Add(asPickle(f, 4, trace(dict{"action": "segment_alloc", "addr": 512, "size": 2 << 20, "stream": 0}, dict{"action": "alloc", "addr": 512, "size": 700, "stream": 0}, free)))
+	f.Add(asPickle(f, 2, dict{"device_traces": []any{[]any{free}}, "segments": []any{dict{"device": 0, "address": 512, "total_size": 4096, "stream": 0,
+		"is_expandable": true, "blocks": []any{dict{"address": 512, "size": 512, "requested_size": 9, "state": "active_pending_free"}}}}}))
 	f.Add([]byte(`{"segments": [{"device": 0, "address": 512, "total_size": 512, "blocks": [{"size": 512, "state": "inactive"}]}], "device_traces": [[{"action": "free", "addr": 512, "size": 5}]]}`))
 	var b bytes.Buffer
 	w, err := NewWriter(&b, 0, alloc.Config{})
