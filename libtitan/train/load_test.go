@@ -156,6 +156,37 @@ func TestWhichStepIsLoaded(t *testing.T) {
 	}
 }
 
+// A step of another model is refused with every tensor that does not fit, moments too, and its folder stays as it was.
+func TestStepOfAnotherModel(t *testing.T) {
+	data := numbers(t)
+	folder := t.TempDir()
+	m := savingJob(t, data, 1, manifest.Checkpoint{Folder: folder, Interval: 1})
+	steps(t, m)
+	before := tensorsOf(t, checkpoint.StepDir(folder, 1))
+	for name, c := range map[string]struct {
+		edit func(c *manifest.ModelConfig)
+		want []string
+	}{
+		"vocabulary": {func(c *manifest.ModelConfig) { c.VocabSize = 261 }, []string{
+			"tok_embeddings.weight is [259 64] in the checkpoint and [261 64] in the model", "lm_head.weight is [259 64]",
+			"optimizer.state.tok_embeddings.weight.exp_avg is", "optimizer.state.lm_head.weight.exp_avg_sq is"}},
+		"as many elements": {func(c *manifest.ModelConfig) { c.Dim, c.FFNHidden, c.HeadDim = 96, 64, 16 }, []string{
+			"layers.0.feed_forward.w1.weight is [96 64] in the checkpoint and [64 96] in the model", "layers.3.feed_forward.w2.weight is [64 96] in the checkpoint and [96 64]"}},
+		"more layers": {func(c *manifest.ModelConfig) { c.NumLayers = 5 }, []string{"missing: layers.4.attention_norm.weight", "optimizer.state.layers.4.feed_forward.w3.weight.exp_avg"}},
+	} {
+		m := savingJob(t, data, 3, manifest.Checkpoint{Folder: folder, Interval: 1})
+		c.edit(&m.Model.Config)
+		m.Derive()
+		err := Run(context.Background(), m, quiet())
+		require.Equal(t, int(exit.Input), exit.Code(err), name)
+		for _, want := range c.want {
+			require.ErrorContains(t, err, want, name)
+		}
+		require.Equal(t, []string{"step-1"}, stepFolders(t, folder))
+		require.Equal(t, before, tensorsOf(t, checkpoint.StepDir(folder, 1)))
+	}
+}
+
 // Ten documents of different lengths: whatever the mesh that goes on, its batches are those of an uninterrupted run.
 func TestDataGoesOnWithAnotherNumberOfRanks(t *testing.T) {
 	var docs strings.Builder

@@ -195,6 +195,9 @@ func (r *run) fits() error {
 	for rank := range ranks {
 		for _, h := range r.job.Held(rank) {
 			need += 16 * h.NumElements() // parameter, gradient, two moments
+			if h.First && r.saves() && r.job.Manifest.Checkpoint.Async() {
+				need += 12 * h.NumElements() // the copy that is written
+			}
 		}
 		prog, err := r.job.Program(rank)
 		if err != nil {
