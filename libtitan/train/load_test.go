@@ -172,7 +172,7 @@ func TestStepOfAnotherModel(t *testing.T) {
 			"optimizer.state.tok_embeddings.weight.exp_avg is", "optimizer.state.lm_head.weight.exp_avg_sq is"}},
 		"as many elements": {func(c *manifest.ModelConfig) { c.Dim, c.FFNHidden, c.HeadDim = 96, 64, 16 }, []string{
 			"layers.0.feed_forward.w1.weight is [96 64] in the checkpoint and [64 96] in the model", "layers.3.feed_forward.w2.weight is [64 96] in the checkpoint and [96 64]"}},
-		"more layers": {func(c *manifest.ModelConfig) { c.NumLayers = 5 }, []string{"missing: layers.4.attention_norm.weight", "optimizer.state.layers.4.feed_forward.w3.weight.exp_avg"}},
+		"more layers": {func(c *manifest.ModelConfig) { c.NumLayers = 5 }, []string{"missing: layers.4.attention.wq.weight", "layers.4.ffn_norm.weight", "optimizer.state.layers.4.feed_forward.w3.weight.exp_avg"}},
 	} {
 		m := savingJob(t, data, 3, manifest.Checkpoint{Folder: folder, Interval: 1})
 		c.edit(&m.Model.Config)
