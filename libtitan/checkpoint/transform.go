@@ -72,7 +72,7 @@ type expandedItem struct {
 	data []byte
 }
 
-const expandedBytes = 128 << 20
+const expandedBytes = 64 << 20
 
 func (c *expanded) get(at *location) []byte {
 	c.mu.Lock()

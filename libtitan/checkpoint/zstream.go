@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	streamedBytes = 64 << 20 // items that may expand to more are read as streams
+	streamedBytes = 16 << 20 // items that may expand to more are read as streams
 	edgeBytes     = 64 << 10 // kept of either end of a stream: what is not tensor data
 	recentBytes   = 8 << 20  // kept before a stream's place, for readers that are a few blocks apart
 	openStreams   = 4
