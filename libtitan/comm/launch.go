@@ -39,8 +39,8 @@ func Launched(getenv func(string) string) (Launch, error) {
 			}
 		}
 		switch {
-		case len(missing) == len(names):
-			continue
+		case len(missing) == len(names), len(missing) >= 3 && l.by == "torchrun" && getenv(l.also) != "":
+			continue // MASTER_ADDR alone tells Slurm's ranks too where to meet
 		case l.by == "srun" && (first.By != "" || getenv(l.also) == ""):
 			continue // a batch script, or what it launched
 		case missing != nil:

@@ -33,6 +33,7 @@ func TestLaunched(t *testing.T) {
 		{"torchrun", torch, Launch{"torchrun", 3, 8, 1}, ""},
 		{"srun", slurm, Launch{"srun", 2, 4, 0}, ""},
 		{"a batch script", env{"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, Launch{}, ""},
+		{"srun with an address", with(slurm, env{"MASTER_ADDR": "n0"}), Launch{"srun", 2, 4, 0}, ""},
 		{"mpirun in Slurm", with(slurm, open), Launch{"mpirun", 1, 2, 1}, ""},
 		{"torchrun in Slurm", with(slurm, torch), Launch{"torchrun", 3, 8, 1}, ""},
 		{"two that agree", with(open, env{"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "n0"}), Launch{"mpirun", 1, 2, 1}, ""},
