@@ -47,6 +47,10 @@ func (r *rejections) add(format string, args ...any) {
 
 // meshes lists the legal meshes, tp first: what a degree alone forbids is one rejection.
 func (s *Space) meshes(r *rejections) (legal []manifest.MeshDims) {
+	if given := s.given(); s.World%given != 0 {
+		r.add("mesh.dims: the given degrees make %d, which does not divide mesh.world_size %d", given, s.World)
+		return nil
+	}
 	for _, tp := range degrees(s.World, s.Dims.TP) {
 		if s.rejectTP(r, tp) {
 			continue
@@ -64,6 +68,17 @@ func (s *Space) meshes(r *rejections) (legal []manifest.MeshDims) {
 		}
 	}
 	return legal
+}
+
+// given is the product of the degrees that are given.
+func (s *Space) given() int {
+	product := 1
+	for _, d := range []int{s.Dims.PP, s.Dims.DPReplicate, s.Dims.DPShard, s.Dims.CP, s.Dims.TP} {
+		if product *= max(1, d); product > 1<<20 {
+			return product // no world is as large
+		}
+	}
+	return product
 }
 
 // dataParallel spreads the ranks that tp, cp and pp leave over replicas and shards.

@@ -23,18 +23,23 @@ func tool() app.Tool {
 	return app.Tool{
 		Name:    "meshplan",
 		Usage:   "plan the device mesh of a training job",
-		About:   "Writes the manifest of a job to stdout: a model, given by name, by a Hugging Face config.json or by\nits dimensions, on a mesh of the given degrees.",
-		Example: "meshplan --model llama3-8b --world-size 64 --tp 8 --pp 2 | pp-split | seedinit --out seed > job.json",
+		About:   "Writes the manifest of a job to stdout: a model, given by name, by a Hugging Face config.json or by\nits dimensions, on a mesh of the given degrees. With --gpu, --hardware, --memory or --top it searches: what is\ngiven is kept, and of all meshes, batches, activation checkpointing and schedules the fastest that fits is taken.",
+		Example: "meshplan --model llama3-8b --world-size 64 --gpu h100 --explain | pp-split | seedinit --out seed > job.json",
 		Flags:   o.flags(),
-		Run:     func(_ context.Context, e *app.Env) error { return plan(e, o) },
+		Run:     func(ctx context.Context, e *app.Env) error { return plan(ctx, e, o) },
 		Starts:  true,
-		Verbs:   []app.Verb{modelsVerb(), checkVerb(), schemaVerb()},
+		Verbs:   []app.Verb{modelsVerb(), gpusVerb(), estimateVerb(), checkVerb(), schemaVerb()},
 	}
 }
 
-// plan writes the manifest of o.
-func plan(e *app.Env, o *options) error {
+// plan writes the manifest of o, or of the best that it leaves open.
+func plan(ctx context.Context, e *app.Env, o *options) error {
 	o.given = e.Given
+	for _, flag := range []string{"gpu", "hardware", "memory", "gpus-per-node", "top", "format"} {
+		if e.Given(flag) {
+			return search(ctx, e, o)
+		}
+	}
 	m, err := e.NewManifest(o.fill)
 	if err != nil {
 		return err

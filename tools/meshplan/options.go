@@ -31,6 +31,13 @@ type options struct {
 	schedule     string
 	microbatches int
 	ac           string
+	compile      bool
+	float8       string
+	asyncTP      bool
+
+	machine machine
+	top     int
+	format  string
 
 	given func(flag string) bool
 }
@@ -45,12 +52,18 @@ func defaults() *options {
 		optimizer: manifest.Optimizer{Name: "AdamW", Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1},
 		schedule:  "1F1B",
 		ac:        "none",
+		float8:    "off",
+		machine:   machine{gpu: "h100"},
+		top:       1,
+		format:    "manifest",
 	}
 }
 
 func (o *options) flags() []cli.Flag {
 	c, d, b := &o.config, &o.dims, &o.batch
-	return []cli.Flag{
+	return append(o.machine.flags(), []cli.Flag{
+		app.Count(&o.top, "search for the `N` best meshes, each with its best batch, activation checkpointing and schedule", "top"),
+		app.Choice(&o.format, []string{"manifest", "plans"}, "write the best plan's manifest, or a JSON list of the --top best with their estimates", "format"),
 		app.Text(&o.model, "a `NAME` from meshplan models, a path to a config.json, or llama3 with every dimension", "model", "m"),
 		app.Count(&o.worldSize, "ranks (default: the product of the degrees)", "world-size", "world"),
 		app.Count(&d.PP, "pipeline-parallel degree", "pp"),
@@ -59,6 +72,9 @@ func (o *options) flags() []cli.Flag {
 		app.Count(&d.CP, "context-parallel degree", "cp"),
 		app.Count(&d.TP, "tensor-parallel degree", "tp"),
 		app.Text(&o.ac, "what the backward computes again: none, full, selective:op, or selective:N for every N-th `layer`", "ac"),
+		app.Switch(&o.compile, "fuse the model's and the loss's elementwise work", "compile"),
+		app.Choice(&o.float8, []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"}, "recipe of the linears but lm_head", "float8"),
+		app.Switch(&o.asyncTP, "plan tensor-parallel collectives in pieces beside the products (not run yet)", "async-tp"),
 		app.Count(&d.EP, "expert-parallel degree, out of dp-shard, cp and tp", "ep"),
 		app.Count(&c.NumExperts, "experts of each feed-forward network", "experts"),
 		app.Count(&b.SeqLen, "tokens a row", "seq-len"),
@@ -82,7 +98,7 @@ func (o *options) flags() []cli.Flag {
 		app.Count(&c.VocabSize, "size of the vocabulary", "vocab"),
 		app.Switch(&o.tied, "share the embedding's weight with the head", "tied"),
 		app.Switch(&o.untied, "give the head a weight of its own", "untied"),
-	}
+	}...)
 }
 
 // fill makes a job of o.
@@ -117,8 +133,11 @@ func (o *options) fill(m *manifest.Manifest) error {
 		return exit.Usage.Errorf("--ac: %w", err)
 	}
 	m.ActivationCheckpoint = ac
-	m.Compile = &manifest.Compile{Components: []string{"model", "loss"}}
-	m.Float8 = &manifest.Float8{Recipe: "off"}
+	m.Compile = &manifest.Compile{Enable: o.compile, Components: []string{"model", "loss"}}
+	m.Float8 = &manifest.Float8{Recipe: o.float8}
+	if o.float8 != "off" {
+		m.Float8.FilterFQNs = []string{"lm_head"} // as torchtitan's presets
+	}
 	m.Derive()
 	return nil
 }

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+
+	"titan/libtitan/estimate"
+	"titan/libtitan/exit"
+	"titan/tools/internal/app"
+)
+
+// estimateVerb predicts a given manifest.
+func estimateVerb() app.Verb {
+	h := machine{gpu: "h100"}
+	asyncTP := false
+	return app.Verb{
+		Name: "estimate", Usage: "predict a manifest's memory and time, as one JSON object", Manifest: true,
+		Example: "meshplan --model llama3-8b --dp-shard 8 --dtype bfloat16 | meshplan estimate --gpu h200 --explain",
+		Flags:   append(h.flags(), app.Switch(&asyncTP, "with tensor-parallel collectives in pieces beside the products", "async-tp")),
+		Run: func(_ context.Context, e *app.Env) error {
+			on, err := h.read(e.Given)
+			if err != nil {
+				return err
+			}
+			m, err := e.ReadManifest()
+			if err != nil {
+				return err
+			}
+			j, err := estimate.FromManifest(m)
+			if err != nil {
+				return exit.Input.Wrap(err)
+			}
+			j.AsyncTP = asyncTP
+			if j.Float8 != "off" && on.FP8TFLOPS == 0 {
+				return exit.Input.Errorf("float8.recipe %s: %s has no float8: set it to off", j.Float8, on.Name)
+			}
+			p, err := estimate.Of(j, &on)
+			if err != nil {
+				return exit.Input.Wrap(err)
+			}
+			explainEstimate(e.Explain, p, on.MemoryBytes)
+			return e.WriteOut(func(w io.Writer) error {
+				out := json.NewEncoder(w)
+				out.SetIndent("", "  ")
+				return out.Encode(p.Section(j, &on))
+			})
+		},
+	}
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"titan/libtitan/estimate"
+	"titan/tools/internal/app"
+)
+
+const gib = 1 << 30
+
+// brief is a plan in a few words.
+func brief(j *estimate.Job) string {
+	var words []string
+	d := j.Dims
+	for _, a := range []struct {
+		name   string
+		degree int
+	}{{"pp", d.PP}, {"dp_replicate", d.DPReplicate}, {"dp_shard", d.DPShard}, {"cp", d.CP}, {"tp", d.TP}, {"ep", d.EP}} {
+		if a.degree > 1 {
+			words = append(words, fmt.Sprintf("%s %d", a.name, a.degree))
+		}
+	}
+	if words == nil {
+		words = []string{"1 rank"}
+	}
+	mode := fmt.Sprintf("%d rows a microbatch, ac %s", j.Rows, strings.TrimSuffix(j.AC.Mode+":"+j.AC.Option, ":"))
+	if d.PP > 1 {
+		mode += fmt.Sprintf(", %s of %d microbatches", j.Schedule, j.NumMicrobatches)
+	}
+	return strings.Join(words, " x ") + " (" + mode + ")"
+}
+
+// explainSearch prints what was found and what not, a line each.
+func explainSearch(w io.Writer, f *estimate.Found, s *estimate.Space) {
+	for _, r := range f.Rejected {
+		fmt.Fprintf(w, "rejected: %s\n", r.Why)
+	}
+	fmt.Fprintf(w, "%s legal meshes of %d ranks on %s, %.1f GiB a GPU\n", app.Grouped(int64(f.Meshes)), s.World, s.Machine.Name, float64(f.Capacity)/gib)
+	t := app.Table(w)
+	defer t.Flush()
+	if f.Plans != nil {
+		fmt.Fprintln(t, "\tTOKENS/S/GPU\tMFU\tSTEP\tBUBBLE\tGIB\tPLAN\tLOSES BY")
+	}
+	for i, p := range f.Plans {
+		e := p.Estimate
+		loss := ""
+		if i > 0 {
+			loss = losesBy(p, f.Plans[0])
+		}
+		fmt.Fprintf(t, "%d\t%.0f\t%.1f%%\t%.3g s\t%.1f%%\t%.1f\t%s\t%s\n", i+1, e.TokensPerSecondPerGPU, 100*e.MFU, e.StepSeconds, 100*e.Bubble, float64(e.PeakBytes)/gib, brief(p.Job), loss)
+	}
+	for i, p := range f.Misses {
+		fmt.Fprintf(t, "miss %d\t%s\tby %s bytes\n", i+1, brief(p.Job), app.Grouped(p.Estimate.PeakBytes-f.Capacity))
+	}
+}
+
+// losesBy says how much slower p is than best, and what costs most of it a token.
+func losesBy(p, best estimate.Plan) string {
+	slower := best.Estimate.TokensPerSecondPerGPU/p.Estimate.TokensPerSecondPerGPU - 1
+	ours, theirs := p.Estimate.Seconds(), best.Estimate.Seconds()
+	scale := p.Job.StepTokens() / best.Job.StepTokens()
+	for i := range ours {
+		ours[i].Seconds = (ours[i].Seconds/scale - theirs[i].Seconds) / best.Estimate.StepSeconds
+	}
+	slices.SortStableFunc(ours, func(a, b estimate.SectionSeconds) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	words := fmt.Sprintf("%.2f%% slower", 100*slower)
+	if slower < 5e-5 {
+		words = fmt.Sprintf("as fast, %.2f GiB more", float64(p.Estimate.PeakBytes-best.Estimate.PeakBytes)/gib)
+	}
+	for i, part := range ours[:2] {
+		if part.Seconds >= 1e-4 {
+			words += fmt.Sprintf("%s %s +%.2f%%", []string{":", ","}[i], part.Part, 100*part.Seconds)
+		}
+	}
+	return words
+}
+
+// explainEstimate prints where a plan's memory and time go.
+func explainEstimate(w io.Writer, e *estimate.Estimate, capacity int64) {
+	t := app.Table(w)
+	fmt.Fprintln(t, "GIB OF RANK\tPARAMS\tGRADS\tOPTIMIZER\tACTIVATIONS\tLOGITS\tBUFFERS\tFRAGMENTS\tPEAK\tFREE")
+	for first := 0; first < len(e.Ranks); {
+		r, last := e.Ranks[first], first
+		for last+1 < len(e.Ranks) && alike(r, e.Ranks[last+1]) {
+			last++
+		}
+		name := fmt.Sprint(first)
+		if last > first {
+			name = fmt.Sprintf("%d-%d", first, last)
+		}
+		fmt.Fprint(t, name)
+		for _, bytes := range []int64{r.Params, r.Grads, r.Optimizer, r.Activations, r.Logits, r.Buffers, r.Fragmentation, r.PeakBytes, capacity - r.PeakBytes} {
+			fmt.Fprintf(t, "\t%.2f", float64(bytes)/gib)
+		}
+		fmt.Fprintln(t)
+		first = last + 1
+	}
+	t.Flush()
+	t = app.Table(w)
+	for _, p := range e.Seconds() {
+		if p.Seconds > 0 {
+			fmt.Fprintf(t, "%s\t%.4g s\t%.1f%%\n", strings.ReplaceAll(p.Part, "_", " "), p.Seconds, 100*p.Seconds/e.StepSeconds)
+		}
+	}
+	t.Flush()
+	fmt.Fprintf(w, "step %.4g s, %.0f tokens/s a GPU, MFU %.1f%%, bubble %.1f%%\n", e.StepSeconds, e.TokensPerSecondPerGPU, 100*e.MFU, 100*e.Bubble)
+}
+
+// alike reports whether two pipeline ranks hold the same.
+func alike(a, b estimate.Memory) bool {
+	a.PPRank = b.PPRank
+	return a == b
+}
