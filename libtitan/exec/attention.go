@@ -36,12 +36,13 @@ type attention struct {
 	lse        []float32
 	shape      cpu.AttnShape
 	runs       []queryRun
-	order      []int // key row of each position; nil: they are in order
+	order      []int    // key row of each position; nil: they are in order
+	room       *scratch // for the keys in order, and more
 }
 
 func newAttention(c call, q, k, v, o tensor, lse []float32) attention {
 	pieces := c.attr.(op.AttentionAttr).Pieces
-	a := attention{e: c.e, q: q, k: k, v: v, o: o, lse: lse, shape: cpu.AttnShape{
+	a := attention{e: c.e, q: q, k: k, v: v, o: o, lse: lse, room: c.room, shape: cpu.AttnShape{
 		Batch: q.Shape[0], SeqQ: q.Shape[1], SeqK: k.Shape[1], Heads: q.Shape[2], KVHeads: k.Shape[2], HeadDim: q.Shape[3],
 		Scale: float32(1 / math.Sqrt(float64(q.Shape[3]))),
 	}}
@@ -77,12 +78,16 @@ func forwardRuns[T any](a *attention, q, k, v, o []T, kernel func(o []T, lse []f
 	s := a.shape
 	s.Batch = 1
 	wide, narrow := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
+	keys := s.SeqK * narrow
+	room := *a.room
+	kb, vb, stats := takeOf[T](&room, keys), takeOf[T](&room, keys), takeOf[float32](&room, s.Heads*s.SeqQ)
 	for b := range a.shape.Batch {
-		kb, vb := ordered(k[b*s.SeqK*narrow:][:s.SeqK*narrow], a.order, narrow), ordered(v[b*s.SeqK*narrow:][:s.SeqK*narrow], a.order, narrow)
+		reorder(kb, k[b*keys:][:keys], a.order, narrow)
+		reorder(vb, v[b*keys:][:keys], a.order, narrow)
 		for _, r := range a.runs {
 			s.SeqQ, s.QStart = r.count, r.position
 			at := (b*a.shape.SeqQ + r.row) * wide
-			lse := make([]float32, s.Heads*r.count)
+			lse := stats[:s.Heads*r.count]
 			kernel(o[at:][:r.count*wide], lse, q[at:][:r.count*wide], kb, vb, s)
 			for h := range s.Heads {
 				copy(a.lse[(b*s.Heads+h)*a.shape.SeqQ+r.row:], lse[h*r.count:][:r.count])
@@ -91,16 +96,15 @@ func forwardRuns[T any](a *attention, q, k, v, o []T, kernel func(o []T, lse []f
 	}
 }
 
-// ordered puts rows of width elements in the order of their positions.
-func ordered[T any](x []T, order []int, width int) []T {
+// reorder puts rows of width elements in the order of their positions.
+func reorder[T any](dst, x []T, order []int, width int) {
 	if order == nil {
-		return x
+		copy(dst, x)
+		return
 	}
-	out := make([]T, len(x))
 	for p, i := range order {
-		copy(out[p*width:][:width], x[i*width:])
+		copy(dst[p*width:][:width], x[i*width:])
 	}
-	return out
 }
 
 func bindAttentionBackward(c call) (kernel, error) {
@@ -128,15 +132,17 @@ func backwardRuns[T any](a *attention, dq, dk, dv, do, q, k, v, o []T, kernel fu
 	s.Batch = 1
 	wide, narrow := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
 	keys := s.SeqK * narrow
+	room := *a.room
+	kb, vb, sumK, sumV := takeOf[T](&room, keys), takeOf[T](&room, keys), takeOf[T](&room, keys), takeOf[T](&room, keys)
+	partK, partV, stats := takeOf[T](&room, keys), takeOf[T](&room, keys), takeOf[float32](&room, s.Heads*s.SeqQ)
 	for b := range a.shape.Batch {
-		kb, vb := ordered(k[b*keys:][:keys], a.order, narrow), ordered(v[b*keys:][:keys], a.order, narrow)
-		sumK, sumV := make([]T, keys), make([]T, keys)
-		partK, partV := make([]T, keys), make([]T, keys)
+		reorder(kb, k[b*keys:][:keys], a.order, narrow)
+		reorder(vb, v[b*keys:][:keys], a.order, narrow)
 		for i, r := range a.runs {
 			s.SeqQ, s.QStart = r.count, r.position
 			at := (b*a.shape.SeqQ + r.row) * wide
 			n := r.count * wide
-			lse := make([]float32, s.Heads*r.count)
+			lse := stats[:s.Heads*r.count]
 			for h := range s.Heads {
 				copy(lse[h*r.count:][:r.count], a.lse[(b*s.Heads+h)*a.shape.SeqQ+r.row:])
 			}
@@ -153,7 +159,7 @@ func backwardRuns[T any](a *attention, dq, dk, dv, do, q, k, v, o []T, kernel fu
 	}
 }
 
-// unordered undoes ordered.
+// unordered undoes reorder.
 func unordered[T any](dst, x []T, order []int, width int) {
 	if order == nil {
 		copy(dst, x)

@@ -14,7 +14,8 @@ type call struct {
 	e       *cpu.Engine
 	attr    any
 	in, out []tensor
-	add     []bool // per result: add into it
+	add     []bool   // per result: add into it
+	room    *scratch // to work in
 }
 
 // kernel computes one node on memory that it was bound to.

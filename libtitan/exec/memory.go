@@ -77,6 +77,29 @@ func (m *Memory) at(s *plan.Slot) (tensor, error) {
 	return t, nil
 }
 
+// scratch is a step's working memory, given out from its start.
+type scratch struct{ free []byte }
+
+func newScratch(s *plan.Step, mem *Memory) *scratch {
+	if s.Scratch == nil {
+		return &scratch{}
+	}
+	return &scratch{mem.arena[s.Scratch.Offset:][:s.Scratch.Bytes()]}
+}
+
+// take gives n bytes, at a multiple of the arena's granule.
+func (s *scratch) take(n int) []byte {
+	b := s.free[:n]
+	s.free = s.free[(n+63)/64*64:]
+	return b
+}
+
+// takeOf takes n elements of T.
+func takeOf[T any](s *scratch, n int) []T {
+	var t T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(s.take(n*int(unsafe.Sizeof(t)))))), n)
+}
+
 // bytesOf is the memory of x.
 func bytesOf[T float32 | int32](x []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))

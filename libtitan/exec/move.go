@@ -17,6 +17,7 @@ type mover struct {
 	plan.Where
 	comm    comm.Comm
 	attr    op.MoveAttr
+	room    *scratch // to pack in
 	tensors []moved
 	group   comm.Group
 	what    string
@@ -41,7 +42,7 @@ var moves = map[op.Move]func(m *mover) func(ctx context.Context) error{
 
 func (r *Runner) bindMove(s *plan.Step, c call) func(ctx context.Context) error {
 	n := s.Node
-	m := &mover{Where: r.prog.Where, comm: r.comm, attr: n.Attr.(op.MoveAttr)}
+	m := &mover{Where: r.prog.Where, comm: r.comm, attr: n.Attr.(op.MoveAttr), room: c.room}
 	for i := range n.In {
 		m.tensors = append(m.tensors, moved{c.in[i], c.out[i], n.In[i], n.Results[i]})
 	}
@@ -89,17 +90,15 @@ func cutStrips(t tensor, dim int, shapes [][]int) strips {
 	return s
 }
 
-// buffers gives a contiguous buffer for each part: the tensor's own memory where it has one row.
-func (s strips) buffers() [][]byte {
+// buffers gives a contiguous buffer for each part: the tensor's own memory where it has one row, else some of room.
+func (s strips) buffers(room *scratch) [][]byte {
+	data := s.data
+	if s.outer != 1 {
+		data = room.take(len(s.data))
+	}
 	out := make([][]byte, len(s.width))
-	at := 0
 	for i, w := range s.width {
-		if s.outer == 1 {
-			out[i] = s.data[at:][:w]
-			at += w
-		} else {
-			out[i] = make([]byte, s.outer*w)
-		}
+		out[i], data = data[:s.outer*w], data[s.outer*w:]
 	}
 	return out
 }
@@ -127,7 +126,7 @@ func bindAllGather(m *mover) func(ctx context.Context) error {
 	outs, tensors := make([]strips, len(m.tensors)), make([]comm.Gathered, len(m.tensors))
 	for k, t := range m.tensors {
 		outs[k] = cutStrips(t.out, m.attr.From, m.shapes(t.from))
-		tensors[k] = comm.Gathered{Mine: t.in.data, Out: outs[k].buffers()}
+		tensors[k] = comm.Gathered{Mine: t.in.data, Out: outs[k].buffers(m.room)}
 	}
 	return func(ctx context.Context) error {
 		if err := m.comm.AllGather(ctx, m.group, m.what, tensors...); err != nil {
@@ -167,7 +166,7 @@ func bindReduceScatter(m *mover) func(ctx context.Context) error {
 	ins, tensors := make([]strips, len(m.tensors)), make([]comm.Scattered, len(m.tensors))
 	for k, t := range m.tensors {
 		ins[k] = cutStrips(t.in, m.attr.Dim, m.shapes(t.to))
-		tensors[k] = comm.Scattered{Pieces: ins[k].buffers(), Out: t.out.data}
+		tensors[k] = comm.Scattered{Pieces: ins[k].buffers(m.room), Out: t.out.data}
 	}
 	return func(ctx context.Context) error {
 		for k, s := range ins {
@@ -180,7 +179,7 @@ func bindReduceScatter(m *mover) func(ctx context.Context) error {
 func bindAllToAll(m *mover) func(ctx context.Context) error {
 	t := m.tensors[0]
 	give, take := cutStrips(t.in, m.attr.Dim, m.shapes(t.to)), cutStrips(t.out, m.attr.From, m.shapes(t.from))
-	out, in := give.buffers(), take.buffers()
+	out, in := give.buffers(m.room), take.buffers(m.room)
 	return func(ctx context.Context) error {
 		give.copyTo(out, false)
 		if err := m.comm.AllToAll(ctx, m.group, m.what, out, in); err != nil {

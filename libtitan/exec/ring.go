@@ -23,11 +23,12 @@ type ring struct {
 	shape   cpu.AttnShape // of the local blocks
 	runs    [][]queryRun  // by owner of a block: its rows at consecutive positions
 	q, k, v tensor
+	room    *scratch
 }
 
 func (r *Runner) newRing(s *plan.Step, c call, q, k, v tensor) *ring {
 	pieces := c.attr.(op.AttentionAttr).Pieces
-	g := &ring{Where: r.prog.Where, comm: r.comm, e: c.e, q: q, k: k, v: v, what: fmt.Sprintf("ring %s %v", s.Node.FQN, s.Action)}
+	g := &ring{Where: r.prog.Where, comm: r.comm, e: c.e, q: q, k: k, v: v, room: c.room, what: fmt.Sprintf("ring %s %v", s.Node.FQN, s.Action)}
 	g.me = g.Mesh.Index(g.Coord, placement.CP)
 	for i, rank := range g.Mesh.Group(g.Coord, placement.CP) {
 		g.ranks = append(g.ranks, r.world(g.PP, rank))
@@ -53,15 +54,26 @@ func (g *ring) turn(ctx context.Context, step int, name string, x []float32) err
 	return g.comm.Recv(ctx, g.ranks[(g.me+n-1)%n], what, bytesOf(x))
 }
 
-// widen copies a tensor as float32.
-func (g *ring) widen(t tensor) []float32 {
-	out := make([]float32, t.NumElements())
-	if t.narrow() {
-		g.e.Widen(out, t.bf16())
-	} else {
-		copy(out, t.f32())
+// floats takes n of them from the working memory.
+func (g *ring) floats(n int) []float32 { return takeOf[float32](g.room, n) }
+
+// copied is a tensor's working copy.
+type copied struct {
+	tensor
+	x []float32
+}
+
+func (g *ring) copyOf(t tensor) copied { return copied{t, g.floats(t.NumElements())} }
+
+// load fills working copies from their tensors.
+func (g *ring) load(all ...copied) {
+	for _, c := range all {
+		if c.narrow() {
+			g.e.Widen(c.x, c.bf16())
+		} else {
+			copy(c.x, c.f32())
+		}
 	}
-	return out
 }
 
 // store rounds x into t.
@@ -100,16 +112,19 @@ func (r *Runner) bindRing(s *plan.Step, c call) func(ctx context.Context) error 
 	g := r.newRing(s, c, c.in[0], c.in[1], c.in[2])
 	seqQ, seqK, heads := g.q.Shape[1], g.k.Shape[1], g.shape.Heads
 	wide, narrow := heads*g.shape.HeadDim, g.shape.KVHeads*g.shape.HeadDim
+	qc, kc, vc := g.copyOf(g.q), g.copyOf(g.k), g.copyOf(g.v)
+	q, k, v, o, lse := qc.x, kc.x, vc.x, g.floats(len(qc.x)), c.out[1].f32()
+	parts, stats := g.floats(seqQ*wide), g.floats(seqQ*heads)
 	return func(ctx context.Context) error {
-		q, k, v := g.widen(g.q), g.widen(g.k), g.widen(g.v)
-		o, lse := make([]float32, len(q)), c.out[1].f32()
+		g.load(qc, kc, vc)
+		clear(o)
 		for i := range lse {
 			lse[i] = float32(math.Inf(-1))
 		}
 		for step := range g.ranks {
 			owner := (g.me - step + len(g.ranks)) % len(g.ranks)
 			g.pairs(owner, func(b, qRow, kRow int, s cpu.AttnShape) {
-				part, partLSE := make([]float32, s.SeqQ*wide), make([]float32, heads*s.SeqQ)
+				part, partLSE := parts[:s.SeqQ*wide], stats[:heads*s.SeqQ]
 				g.e.Attention(part, partLSE, rows(q, b, seqQ, qRow, s.SeqQ, wide), rows(k, b, seqK, kRow, s.SeqK, narrow), rows(v, b, seqK, kRow, s.SeqK, narrow), s)
 				join(rows(o, b, seqQ, qRow, s.SeqQ, wide), part, lse[b*heads*seqQ+qRow:], partLSE, s, seqQ)
 			})
@@ -154,17 +169,23 @@ func (r *Runner) bindRingBackward(s *plan.Step, c call) func(ctx context.Context
 	g := r.newRing(s, c, c.in[1], c.in[2], c.in[3])
 	seqQ, seqK, heads := g.q.Shape[1], g.k.Shape[1], g.shape.Heads
 	wide, narrow := heads*g.shape.HeadDim, g.shape.KVHeads*g.shape.HeadDim
+	doc, qc, kc, vc, oc := g.copyOf(c.in[0]), g.copyOf(g.q), g.copyOf(g.k), g.copyOf(g.v), g.copyOf(c.in[4])
+	do, q, k, v, o, lse := doc.x, qc.x, kc.x, vc.x, oc.x, c.in[5].f32()
+	dq, dk, dv := g.floats(len(q)), g.floats(len(k)), g.floats(len(v))
+	partQ, partK, partV, stats := g.floats(seqQ*wide), g.floats(seqK*narrow), g.floats(seqK*narrow), g.floats(seqQ*heads)
 	return func(ctx context.Context) error {
-		do, q, k, v, o, lse := g.widen(c.in[0]), g.widen(g.q), g.widen(g.k), g.widen(g.v), g.widen(c.in[4]), c.in[5].f32()
-		dq, dk, dv := make([]float32, len(q)), make([]float32, len(k)), make([]float32, len(v))
+		g.load(doc, qc, kc, vc, oc)
+		for _, sum := range [][]float32{dq, dk, dv} {
+			clear(sum)
+		}
 		for step := range g.ranks {
 			owner := (g.me - step + len(g.ranks)) % len(g.ranks)
 			g.pairs(owner, func(b, qRow, kRow int, s cpu.AttnShape) {
-				partLSE := make([]float32, heads*s.SeqQ)
+				partLSE := stats[:heads*s.SeqQ]
 				for h := range heads {
 					copy(partLSE[h*s.SeqQ:][:s.SeqQ], lse[(b*heads+h)*seqQ+qRow:])
 				}
-				pq, pk, pv := make([]float32, s.SeqQ*wide), make([]float32, s.SeqK*narrow), make([]float32, s.SeqK*narrow)
+				pq, pk, pv := partQ[:s.SeqQ*wide], partK[:s.SeqK*narrow], partV[:s.SeqK*narrow]
 				g.e.AttentionBackward(pq, pk, pv, rows(do, b, seqQ, qRow, s.SeqQ, wide), rows(q, b, seqQ, qRow, s.SeqQ, wide),
 					rows(k, b, seqK, kRow, s.SeqK, narrow), rows(v, b, seqK, kRow, s.SeqK, narrow), rows(o, b, seqQ, qRow, s.SeqQ, wide), partLSE, s)
 				for _, sum := range []struct{ to, part []float32 }{

@@ -101,7 +101,7 @@ func tag(s *plan.Step) string {
 
 // bindCall finds the memory of a step.
 func bindCall(e *cpu.Engine, s *plan.Step, mem *Memory) (call, error) {
-	c := call{e: e, add: s.Add}
+	c := call{e: e, add: s.Add, room: newScratch(s, mem)}
 	for _, list := range []struct {
 		slots []*plan.Slot
 		into  *[]tensor

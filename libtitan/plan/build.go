@@ -85,6 +85,7 @@ func (b *builder) compute(s *Stage, n *graph.Node, a pipeline.Action) Step {
 		}
 		step.Out = append(step.Out, out)
 	}
+	b.scratch(&step)
 	return step
 }
 

@@ -20,6 +20,9 @@ func (b *builder) lifetimes() {
 		for _, s := range st.Out {
 			touch(s, i)
 		}
+		if st.Scratch != nil {
+			touch(st.Scratch, i)
+		}
 	}
 	used := b.prog.Slots[:0]
 	for _, s := range b.prog.Slots {

@@ -94,6 +94,7 @@ type Step struct {
 	Node     *graph.Node
 	In, Out  []*Slot
 	Add      []bool          // per result: add into Out rather than overwrite it
+	Scratch  *Slot           // bytes to work in; nil: none
 	Peer     int             // pp rank, of Send and Recv
 	Action   pipeline.Action // that the step belongs to
 	Prologue bool            // once a step, before the actions

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -23,7 +24,12 @@ import (
 const example = `meshplan --model debugmodel --pp 2 --steps 100 | pp-split | seedinit --out runs/seed |
     titan-run --data '/usr/share/doc/**/copyright' --checkpoint-dir runs/ckpt > runs/trained.json`
 
-func main() { app.Main(tool()) }
+func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(10) // nearly all memory is planned and lives as long as the run: garbage may be a tenth of it
+	}
+	app.Main(tool())
+}
 
 func tool() app.Tool {
 	var run, eval flags

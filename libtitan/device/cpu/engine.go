@@ -92,34 +92,37 @@ func (e *Engine) For(n, grain int, f func(lo, hi int)) {
 // arena is scratch memory that a kernel borrows and cuts into slices; its contents start undefined.
 type arena struct{ buf, rest []float32 }
 
-// arenas keeps what was given back, by size: element i holds arenas of 2^i floats. It is no sync.Pool because that
-// forgets at each collection, and fresh megabytes cost more in page faults than the kernels that use them.
+// arenas keeps what was given back, by its number of floats, a few sizes to each power of two. It is no sync.Pool because
+// that forgets at each collection, and fresh megabytes cost more in page faults than the kernels that use them.
 type arenas struct {
 	mu   sync.Mutex
-	free [bits.UintSize][]*arena
+	free map[int][]*arena
 }
 
 // borrow takes an arena with room for total floats, plus 16 for each of the slices cut from it.
 func (e *Engine) borrow(total, slices int) *arena {
-	class := bits.Len(uint(total + 16*slices))
+	size := total + 16*slices
+	size = roundUp(size, 1<<max(0, bits.Len(uint(size))-3))
 	e.arenas.mu.Lock()
 	defer e.arenas.mu.Unlock()
-	free := e.arenas.free[class]
+	free := e.arenas.free[size]
 	if len(free) == 0 {
-		return newArena(make([]float32, 1<<class))
+		return newArena(make([]float32, size))
 	}
 	last := len(free) - 1
-	e.arenas.free[class] = free[:last]
+	e.arenas.free[size] = free[:last]
 	return newArena(free[last].buf)
 }
 
 func newArena(buf []float32) *arena { return &arena{buf, buf} }
 
 func (e *Engine) giveBack(a *arena) {
-	class := bits.Len(uint(len(a.buf))) - 1
 	e.arenas.mu.Lock()
 	defer e.arenas.mu.Unlock()
-	e.arenas.free[class] = append(e.arenas.free[class], a)
+	if e.arenas.free == nil {
+		e.arenas.free = map[int][]*arena{}
+	}
+	e.arenas.free[len(a.buf)] = append(e.arenas.free[len(a.buf)], a)
 }
 
 // take cuts the next n floats; slices start on cache lines when the arena does.

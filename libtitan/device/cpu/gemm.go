@@ -9,8 +9,8 @@ const (
 
 	packPanels = 8 // panels of B packed in a task
 
-	packK = 4096 // at most packK x packN of B is packed at a time: 16 MiB
-	packN = 1024
+	packK = 4096 // at most packK x packN of B is packed at a time: 8 MiB
+	packN = 512
 )
 
 // Gemm computes C = op(A)·op(B), or C += op(A)·op(B) when accumulate is set. op(A) is m x k, op(B) k x n, C m x n; op(X) is X,
