@@ -67,7 +67,7 @@ type Mesh struct {
 	DisableSequenceParallel bool   `json:"disable_sequence_parallel,omitempty"` // under tp: keep the residual stream whole on every rank
 	DisableLossParallel     bool   `json:"disable_loss_parallel,omitempty"`     // under tp: gather the logits before the loss
 	CPRotate                string `json:"cp_rotate,omitempty"`                 // under cp: allgather (or absent), or ring: keys and values go round
-	ReshardAfterForward     string `json:"reshard_after_forward,omitempty"`     // under dp_shard or cp: always, never, or default: unless there is pp
+	ReshardAfterForward     string `json:"reshard_after_forward,omitempty"`     // under dp_shard or cp: always, never, or default: layers, unless there is pp
 }
 
 // Keeps reports whether gathered parameters are kept for the whole step.

@@ -29,7 +29,7 @@ func collectives(g *graph.Graph, keep func(n *graph.Node) bool) map[string]int {
 }
 
 func sharded(t *testing.T, d manifest.MeshDims, edit func(m *manifest.Mesh)) *graph.Graph {
-	m := &manifest.Manifest{Mesh: &manifest.Mesh{Dims: d}}
+	m := &manifest.Manifest{Mesh: &manifest.Mesh{Dims: d}, Model: &manifest.Model{}}
 	if edit != nil {
 		edit(m.Mesh)
 	}
@@ -83,6 +83,7 @@ func TestFSDPMovesUnits(t *testing.T) {
 	fsdp := manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1}
 	again := []string{"bwd all_gather dp_shard of 2: norm+lm_head", "bwd all_gather dp_shard of 9: layers.0"}
 	require.Equal(t, slices.Concat(forward, again[:1], last, again[1:], layer), units(fsdp, "always"))
+	require.Equal(t, slices.Concat(forward, last, again[1:], layer), units(fsdp, "default"), "the last unit is kept for the backward")
 	require.Equal(t, slices.Concat(forward, last, layer), units(fsdp, "never"))
 	ddp := manifest.MeshDims{PP: 1, DPReplicate: 2, DPShard: 1, CP: 1, TP: 1}
 	require.Equal(t, []string{

@@ -1,6 +1,8 @@
 package parallel
 
 import (
+	"strings"
+
 	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
 	"titan/libtitan/pass"
@@ -13,7 +15,7 @@ func spread(m *manifest.Manifest) pass.Spread {
 	mesh := placement.Mesh{d.DPReplicate, d.DPShard, d.CP, d.TP}
 	live := mesh.Live()
 	fsdp := (placement.DPShard | placement.CP) & live
-	s := pass.Spread{Mesh: mesh, Keep: m.Mesh.Keeps(), WholeLogits: m.Mesh.DisableLossParallel, Ring: m.Mesh.CPRotate == "ring"}
+	s := pass.Spread{Mesh: mesh, Unit: unit(m.Model.Config.Tied), Kept: kept(m.Mesh), WholeLogits: m.Mesh.DisableLossParallel, Ring: m.Mesh.CPRotate == "ring"}
 	s.Param = func(fqn string, shape []int) (stored, used placement.Layout) {
 		used = llama3.Placement(fqn, len(shape), live)
 		if stored = used; fsdp != 0 {
@@ -38,4 +40,35 @@ func spread(m *manifest.Manifest) pass.Spread {
 		return l
 	}
 	return s
+}
+
+// unit is what FSDP gathers at once: a layer, the embedding, the last norm with the head; with a tied head the last two
+// are one.
+func unit(tied bool) func(param string) string {
+	return func(param string) string {
+		parts := strings.Split(param, ".")
+		switch {
+		case parts[0] == "layers":
+			return parts[0] + "." + parts[1]
+		case tied:
+			return "tok_embeddings+norm"
+		case parts[0] == "norm" || parts[0] == "lm_head":
+			return "norm+lm_head"
+		}
+		return parts[0]
+	}
+}
+
+// kept follows torchtitan: the unit of the last norm, which the backward begins with, is dropped in between only where all
+// are always; the rest where there is no pp.
+func kept(m *manifest.Mesh) func(unit string) pass.Kept {
+	return func(unit string) pass.Kept {
+		switch {
+		case m.Keeps():
+			return pass.ForStep
+		case m.ReshardAfterForward != "always" && strings.Contains(unit, "norm"):
+			return pass.ForMicrobatch
+		}
+		return pass.ForPhase
+	}
 }

@@ -111,28 +111,16 @@ func shard(st *plan.Stage, s pass.Spread) (*plan.Stage, error) {
 	for i, v := range vals {
 		*into[i] = v
 	}
-	return bucket(now)
+	return bucket(now, s.Unit)
 }
 
 // bucket makes one collective of a unit's.
-func bucket(st *plan.Stage) (*plan.Stage, error) {
+func bucket(st *plan.Stage, unit func(param string) string) (*plan.Stage, error) {
 	g, to, err := pass.Bucket(st.Graph, st.Params, st.Grads, unit)
 	if err != nil {
 		return nil, err
 	}
 	return st.After(g, to), nil
-}
-
-// unit is what FSDP gathers at once: a layer, the embedding, or the last norm with the head.
-func unit(param string) string {
-	parts := strings.Split(param, ".")
-	switch parts[0] {
-	case "layers":
-		return parts[0] + "." + parts[1]
-	case "norm", "lm_head":
-		return "norm+lm_head"
-	}
-	return parts[0]
 }
 
 // checkpoint makes the backward of a stage compute again what its layers do not save.

@@ -21,10 +21,21 @@ type Spread struct {
 	Ring bool
 	// WholeLogits: the loss sees the whole vocabulary on every rank.
 	WholeLogits bool
-	// Keep: what was gathered of a parameter is kept for the whole step. Else it is gathered again for the backward,
-	// and for each microbatch.
-	Keep bool
+	// Unit names the parameters that are gathered together.
+	Unit func(param string) string
+	// Kept is for how long what was gathered of a unit is.
+	Kept func(unit string) Kept
 }
+
+// Kept is for how long gathered parameters are kept.
+type Kept uint8
+
+// The times that gathered parameters are kept.
+const (
+	ForPhase      Kept = iota // gathered for the forward, and again for the backward
+	ForMicrobatch             // from the forward to the backward
+	ForStep                   // for all microbatches
+)
 
 // Out is a value of a graph to follow through Shard.
 type Out struct {
@@ -201,11 +212,11 @@ func (w *sharder) gather(v *graph.Value) *graph.Value {
 	for d := range used.Dims {
 		for len(v.Layout.Dims[d]) > len(used.Dims[d]) {
 			cuts := v.Layout.Dims[d]
-			key := fmt.Sprintf("gather %d", v.ID)
-			if !w.Keep {
+			key, kept := fmt.Sprintf("gather %d", v.ID), w.Kept(w.Unit(p.Name()))
+			if kept == ForPhase {
 				key += w.g.Phase().String()
 			}
-			v = w.once(key, op.AllGather, op.MoveAttr{Axes: cuts[len(cuts)-1], Dim: -1, From: d, Again: !w.Keep}, v, v.Layout.Uncut(d))
+			v = w.once(key, op.AllGather, op.MoveAttr{Axes: cuts[len(cuts)-1], Dim: -1, From: d, Again: kept != ForStep}, v, v.Layout.Uncut(d))
 		}
 	}
 	return v
