@@ -1,223 +1,195 @@
 package snapshot
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-
-	"titan/libtitan/alloc"
+	"strconv"
+	"strings"
 )
 
-// readJSON reads the snapshot's dict written as JSON, one value after the other.
-func readJSON(data []byte) (*Snapshot, error) {
-	j := &jsonReader{builder: newBuilder(), d: json.NewDecoder(bytes.NewReader(data)), stacks: map[string]int32{}}
-	if err := j.top(); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return nil, err
+// readJSON reads the snapshot's dict written as JSON: into the same values as a pickle's, event by event.
+func readJSON(data string) (*Snapshot, error) {
+	p := newPickled(data)
+	j := &jsonReader{machine: machine{size: len(data), dict: p.dict}, text: data, escaped: &p.escaped}
+	v, err := j.value(0)
+	if j.blank(); err == nil && j.at < len(data) {
+		err = errors.New("more after the end")
 	}
-	return j.finish()
+	if err != nil {
+		return nil, fmt.Errorf("JSON: offset %d: %w", j.at, err)
+	}
+	return p.read(v)
 }
 
+// jsonReader is a parser of JSON at one place of the text. encoding/json takes four times as long.
 type jsonReader struct {
-	*builder
-	d      *json.Decoder
-	stacks map[string]int32 // by their text
+	machine // for its containers
+	text    string
+	at      int
+	escaped *[]string
 }
 
-func (j *jsonReader) top() error {
-	first, err := j.d.Token()
+var errEnd = errors.New("unexpected end")
+
+// blank skips spaces and returns the byte after them, 0 at the end.
+func (j *jsonReader) blank() byte {
+	for ; j.at < len(j.text); j.at++ {
+		switch c := j.text[j.at]; c {
+		case ' ', '\t', '\n', '\r':
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+func (j *jsonReader) value(depth int) (value, error) {
+	if depth > maxMarks {
+		return value{}, fmt.Errorf("nested more than %d deep", maxMarks)
+	}
+	switch c := j.blank(); {
+	case c == 0:
+		return value{}, errEnd
+	case c == '{':
+		return j.object(depth)
+	case c == '[':
+		return j.array(depth)
+	case c == '"':
+		return j.str()
+	case c == '-' || '0' <= c && c <= '9':
+		return j.number()
+	}
+	for word, v := range map[string]value{"true": {kind: boolValue, n: 1}, "false": {kind: boolValue}, "null": {}} {
+		if strings.HasPrefix(j.text[j.at:], word) {
+			j.at += len(word)
+			return v, nil
+		}
+	}
+	return value{}, fmt.Errorf("%q begins no value", j.text[j.at])
+}
+
+// next steps over the comma between two elements, and reports false at the bracket that ends them.
+func (j *jsonReader) next(first bool, end byte) (bool, error) {
+	switch c := j.blank(); {
+	case c == 0:
+		return false, errEnd
+	case c == end:
+		j.at++
+		return false, nil
+	case first:
+		return true, nil
+	case c == ',':
+		j.at++
+		return true, nil
+	}
+	return false, fmt.Errorf("%q where %q or a comma should be", j.text[j.at], end)
+}
+
+func (j *jsonReader) object(depth int) (value, error) {
+	n, err := j.newNode()
 	if err != nil {
-		return err
+		return value{}, err
 	}
-	if first == json.Delim('[') { // torch.cuda.memory_snapshot() of old
-		return j.rest(j.readSegment)
-	}
-	known := 0
-	for j.d.More() {
-		key, err := j.d.Token()
+	j.at++
+	for {
+		more, err := j.next(len(n.items) == 0, '}')
 		if err != nil {
-			return err
+			return value{}, err
 		}
-		read, ok := map[any]func() error{
-			"segments":             func() error { return j.list(j.readSegment) },
-			"device_traces":        func() error { return j.list(j.readTrace) },
-			"allocator_settings":   j.readSettings,
-			"external_annotations": func() error { return j.list(j.readScope) },
-		}[key]
-		if !ok {
-			var skipped json.RawMessage
-			read = func() error { return j.d.Decode(&skipped) }
-		} else {
-			known++
+		if !more {
+			break
 		}
-		if err := read(); err != nil {
-			return fmt.Errorf("%s: %w", key, err)
+		if j.blank() != '"' {
+			return value{}, errors.New("a key should be here")
 		}
+		key, err := j.str()
+		if err != nil {
+			return value{}, err
+		}
+		if j.blank() != ':' {
+			return value{}, errors.New("a colon should be here")
+		}
+		j.at++
+		v, err := j.value(depth + 1)
+		if err != nil {
+			return value{}, err
+		}
+		n.items = append(n.items, key, v)
 	}
-	if known == 0 {
-		return errors.New("neither segments nor device_traces: it is no memory snapshot")
-	}
-	_, err = j.d.Token()
-	return err
+	return j.filled(value{kind: dictValue, node: n})
 }
 
-// list calls read for each element of a list.
-func (j *jsonReader) list(read func() error) error {
-	open, err := j.d.Token()
+func (j *jsonReader) array(depth int) (value, error) {
+	n, err := j.newNode()
 	if err != nil {
-		return err
+		return value{}, err
 	}
-	if open != json.Delim('[') {
-		return errors.New("a value that should be a list")
-	}
-	return j.rest(read)
-}
-
-func (j *jsonReader) rest(read func() error) error {
-	for i := 0; j.d.More(); i++ {
-		if err := read(); err != nil {
-			return fmt.Errorf("element %d: %w", i, err)
+	j.at++
+	for first := true; ; first = false {
+		more, err := j.next(first, ']')
+		if err != nil || !more {
+			return value{kind: listValue, node: n}, err
 		}
-	}
-	_, err := j.d.Token()
-	return err
-}
-
-type jsonFrame struct {
-	Name     string `json:"name"`
-	Filename string `json:"filename"`
-	Line     int    `json:"line"`
-}
-
-// frames is a list of frames, kept as text: equal ones are parsed once.
-type frames = json.RawMessage
-
-// maxStacks bounds the texts that are kept.
-const maxStacks = 1 << 16
-
-func (j *jsonReader) stack(text frames) (int32, error) {
-	if at, ok := j.stacks[string(text)]; ok || len(text) == 0 {
-		return at, nil
-	}
-	var list []jsonFrame
-	if err := json.Unmarshal(text, &list); err != nil {
-		return 0, err
-	}
-	ids := make([]int32, len(list))
-	for i, f := range list {
-		ids[i] = j.frame(Frame{f.Name, f.Filename, f.Line})
-	}
-	at := j.owner(ids)
-	if len(j.stacks) == maxStacks {
-		clear(j.stacks)
-	}
-	j.stacks[string(text)] = at
-	return at, nil
-}
-
-type jsonEvent struct {
-	Action       string        `json:"action"`
-	Addr         int64         `json:"addr"`
-	Size         int64         `json:"size"`
-	Stream       int64         `json:"stream"`
-	TimeUS       int64         `json:"time_us"`
-	Frames       frames        `json:"frames"`
-	Category     string        `json:"category"`
-	UserMetadata string        `json:"user_metadata"`
-	PoolID       *alloc.PoolID `json:"pool_id"`
-}
-
-func (j *jsonReader) readTrace() error {
-	var events []Event
-	var e jsonEvent
-	err := j.list(func() error {
-		e = jsonEvent{Addr: absent, Size: absent, Frames: e.Frames[:0]}
-		if err := j.d.Decode(&e); err != nil {
-			return err
-		}
-		r := rawEvent{action: e.Action, addr: e.Addr, size: e.Size, stream: e.Stream, time: e.TimeUS, category: e.Category, metadata: e.UserMetadata}
-		if e.PoolID != nil {
-			r.pool, r.pooled = *e.PoolID, true
-		}
-		var err error
-		if r.owner, err = j.stack(e.Frames); err != nil {
-			return err
-		}
-		event, err := j.event(&r)
-		events = append(events, event)
-		return err
-	})
-	j.trace(events)
-	return err
-}
-
-type jsonSegment struct {
-	Device      int64        `json:"device"`
-	Address     int64        `json:"address"`
-	TotalSize   int64        `json:"total_size"`
-	Stream      int64        `json:"stream"`
-	SegmentType string       `json:"segment_type"`
-	PoolID      alloc.PoolID `json:"segment_pool_id"`
-	Expandable  bool         `json:"is_expandable"`
-	Blocks      []jsonBlock  `json:"blocks"`
-}
-
-type jsonBlock struct {
-	Address   *int64 `json:"address"`
-	Size      int64  `json:"size"`
-	Requested *int64 `json:"requested_size"`
-	State     string `json:"state"`
-	Frames    frames `json:"frames"`
-}
-
-func (j *jsonReader) readSegment() error {
-	var s jsonSegment
-	if err := j.d.Decode(&s); err != nil {
-		return err
-	}
-	r := rawSegment{s.Device, s.Address, s.TotalSize, s.Stream, s.SegmentType, s.PoolID, s.Expandable, make([]rawBlock, len(s.Blocks))}
-	for i, b := range s.Blocks {
-		owner, err := j.stack(b.Frames)
+		v, err := j.value(depth + 1)
 		if err != nil {
-			return err
+			return value{}, err
 		}
-		r.blocks[i] = rawBlock{absent, b.Size, absent, b.State, owner}
-		if b.Address != nil {
-			r.blocks[i].addr = *b.Address
-		}
-		if b.Requested != nil {
-			r.blocks[i].requested = *b.Requested
-		}
+		n.add(v)
 	}
-	return j.segment(&r)
 }
 
-func (j *jsonReader) readScope() error {
-	var s struct {
-		Name   string `json:"name"`
-		Stage  string `json:"stage"`
-		Device int64  `json:"device"`
-		TimeUS int64  `json:"time_us"`
+// str reads a string. One with escapes is kept outside the text.
+func (j *jsonReader) str() (value, error) {
+	start := j.at + 1
+	for i := start; i < len(j.text); i++ {
+		switch j.text[i] {
+		case '\\':
+			return j.escapedStr(start - 1)
+		case '"':
+			j.at = i + 1
+			return textAt(start, i-start)
+		}
 	}
-	err := j.d.Decode(&s)
-	j.scopes = append(j.scopes, rawScope{s.Name, s.Stage, s.Device, s.TimeUS})
-	return err
+	return value{}, errEnd
 }
 
-func (j *jsonReader) readSettings() error {
-	var s struct {
-		MaxSplitSize int64            `json:"max_split_size"`
-		Expandable   bool             `json:"expandable_segments"`
-		Divisions    map[string]int64 `json:"roundup_power2_divisions"`
+func (j *jsonReader) escapedStr(start int) (value, error) {
+	i := start + 1
+	for ; i < len(j.text) && j.text[i] != '"'; i++ {
+		if j.text[i] == '\\' {
+			i++
+		}
 	}
-	err := j.d.Decode(&s)
-	j.config.MaxSplitSize, j.config.Expandable = s.MaxSplitSize, s.Expandable
-	for mib, n := range s.Divisions {
-		setDivisions(&j.config, mib, n)
+	if i >= len(j.text) {
+		return value{}, errEnd
 	}
-	return err
+	var s string
+	if err := json.Unmarshal([]byte(j.text[start:i+1]), &s); err != nil {
+		return value{}, err
+	}
+	j.at = i + 1
+	*j.escaped = append(*j.escaped, s)
+	return value{kind: escapedValue, n: int64(len(*j.escaped) - 1)}, nil
+}
+
+func (j *jsonReader) number() (value, error) {
+	start := j.at
+	for j.at++; j.at < len(j.text) && strings.IndexByte("0123456789+-.eE", j.text[j.at]) >= 0; j.at++ {
+	}
+	digits := j.text[start:j.at]
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err == nil {
+		return value{kind: intValue, n: n}, nil
+	}
+	f, wrong := strconv.ParseFloat(digits, 64)
+	switch {
+	case wrong != nil:
+		return value{}, fmt.Errorf("%.30q is no number", digits)
+	case f == float64(int64(f)) && f < 1<<53 && f > -1<<53: // 1e6
+		return value{kind: intValue, n: int64(f)}, nil
+	case errors.Is(err, strconv.ErrRange):
+		return value{kind: wideValue}, nil
+	}
+	return value{kind: floatValue}, nil
 }

@@ -27,19 +27,21 @@ type piece struct {
 // was too small to split, by keeping the free space between blocks as the allocator did. What a trace gets wrong
 // (its ring lost events) is counted in odd and passed over.
 type ledger struct {
-	config  *alloc.Config
-	pieces  map[uint64]*piece // by where they begin
-	tails   map[uint64]*piece // the last ones of mapped ranges of expandable segments, by where they end
-	free    *piece            // pieces to use again, by next
-	meter   alloc.Meter
-	streams map[alloc.Stream]*alloc.Meter
-	uses    []use // by owner
-	labels  []use // by category
-	mallocs int
-	odd     int
-	delays  delays
-	trace   []Event
-	prompt  bool // frees complete at once: the trace has one event a free
+	config     *alloc.Config
+	pieces     map[uint64]*piece // by where they begin
+	tails      map[uint64]*piece // the last ones of mapped ranges of expandable segments, by where they end
+	free       *piece            // pieces to use again, by next
+	meter      alloc.Meter
+	streams    map[alloc.Stream]*alloc.Meter
+	last       *alloc.Meter // that of lastStream
+	lastStream alloc.Stream
+	uses       []use // by owner
+	labels     []use // by category
+	mallocs    int
+	odd        int
+	delays     delays
+	trace      []Event
+	prompt     bool // frees complete at once: the trace has one event a free
 }
 
 // use is what an owner has at the moment.
@@ -213,11 +215,15 @@ func (l *ledger) move(p *piece, c alloc.Counts) {
 }
 
 func (l *ledger) stream(s alloc.Stream) *alloc.Meter {
+	if l.last != nil && l.lastStream == s { // nearly always
+		return l.last
+	}
 	m := l.streams[s]
 	if m == nil {
 		m = &alloc.Meter{}
 		l.streams[s] = m
 	}
+	l.last, l.lastStream = m, s
 	return m
 }
 

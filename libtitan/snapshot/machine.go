@@ -34,11 +34,12 @@ const (
 	textValue
 	listValue // or a tuple
 	dictValue
-	eventValue // an event's dict that has been read
+	eventValue   // an event's dict that has been read
+	escapedValue // a string that is not in the file as it is: n is its number among them
 )
 
 func (k valueKind) String() string {
-	return [...]string{"None", "a bool", "an int", "an int of more than 64 bits", "a float", "a str", "a list", "a dict", "an event"}[k]
+	return [...]string{"None", "a bool", "an int", "an int of more than 64 bits", "a float", "a str", "a list", "a dict", "an event", "a str"}[k]
 }
 
 // node is what a container holds.
@@ -57,7 +58,8 @@ type machine struct {
 	marks   []int // stack heights
 	spare   []*node
 	nodes   int                                   // that exist
-	dict    func(n *node) (event bool, err error) // called when SETITEMS has filled a dict
+	size    int                                   // of the file
+	dict    func(n *node) (event bool, err error) // called when a dict is full
 }
 
 // Limits far above what torch writes, so that a hostile file cannot make us allocate far more than its size.
@@ -110,10 +112,11 @@ func (m *machine) step(op byte, a pickle.Arg, end int) error {
 	case 0x8a, 0x8b:
 		return m.push(long(a.S))
 	case 'X', 0x8c, 0x8d:
-		if len(a.S) >= 1<<lengthBits {
-			return fmt.Errorf("a string of %d bytes", len(a.S))
+		v, err := textAt(end-len(a.S), len(a.S))
+		if err != nil {
+			return err
 		}
-		return m.push(value{kind: textValue, n: int64(end-len(a.S))<<lengthBits | int64(len(a.S))})
+		return m.push(v)
 	case '(':
 		if len(m.marks) == maxMarks {
 			return fmt.Errorf("nested more than %d deep", maxMarks)
@@ -170,16 +173,34 @@ func long(s string) value {
 	return value{kind: intValue, n: int64(binary.LittleEndian.Uint64(b[:]))}
 }
 
-// file is what strings lie in.
-type file string
+// textAt is a string of the file.
+func textAt(at, length int) (value, error) {
+	if length >= 1<<lengthBits {
+		return value{}, fmt.Errorf("a string of %d bytes", length)
+	}
+	return value{kind: textValue, n: int64(at)<<lengthBits | int64(length)}, nil
+}
 
-func (f file) string(v value) string {
-	at := v.n >> lengthBits
-	return string(f[at : at+v.n&(1<<lengthBits-1)])
+// file is what strings lie in.
+type file struct {
+	data    string
+	escaped []string
+}
+
+// string is v's text; ok is false if v is none.
+func (f *file) string(v value) (s string, ok bool) {
+	switch v.kind {
+	case textValue:
+		at := v.n >> lengthBits
+		return f.data[at : at+v.n&(1<<lengthBits-1)], true
+	case escapedValue:
+		return f.escaped[v.n], true
+	}
+	return "", false
 }
 
 func (m *machine) push(v value) error {
-	if len(m.stack) > 1<<16+m.program.Len()/bytesPerNode {
+	if len(m.stack) > 1<<16+m.size/bytesPerNode {
 		return errors.New("more values on the stack than a snapshot of this size has")
 	}
 	m.stack = append(m.stack, v)
@@ -228,18 +249,32 @@ func (m *machine) newNode() (*node, error) {
 		m.spare = m.spare[:last]
 		return n, nil
 	}
-	if m.nodes++; m.nodes > 1<<10+m.program.Len()/bytesPerNode {
+	if m.nodes++; m.nodes > 1<<10+m.size/bytesPerNode {
 		return nil, errors.New("more lists and dicts than a snapshot of this size has")
 	}
 	return &node{}, nil
 }
 
-// recycle takes back a container that nothing holds any more.
+// recycle takes back a container that nothing holds any more, and what is in it.
 func (m *machine) recycle(v value) {
-	if v.node != nil && !v.node.kept {
-		*v.node = node{items: v.node.items[:0]}
-		m.spare = append(m.spare, v.node)
+	if v.node == nil || v.node.kept {
+		return
 	}
+	for _, held := range v.node.items {
+		m.recycle(held)
+	}
+	*v.node = node{items: v.node.items[:0]}
+	m.spare = append(m.spare, v.node)
+}
+
+// filled is what stands for a dict that is full: an event has been read and is only counted.
+func (m *machine) filled(v value) (value, error) {
+	event, err := m.dict(v.node)
+	if err != nil || !event || v.node.kept {
+		return v, err
+	}
+	m.recycle(v)
+	return value{kind: eventValue}, nil
 }
 
 // tuple makes a tuple of the values from height at on.
@@ -288,29 +323,28 @@ func (m *machine) update(marked bool) error {
 	if !marked {
 		return nil
 	}
-	event, err := m.dict(d)
-	if err != nil || !event || d.kept {
-		return err
-	}
-	for _, v := range d.items {
-		m.recycle(v)
-	}
 	last := &m.stack[len(m.stack)-1]
-	m.recycle(*last)
-	*last = value{kind: eventValue}
-	return nil
+	*last, err = m.filled(*last)
+	return err
 }
 
-// extend adds values to a list. Events at its start are only counted.
+// extend adds values to a list.
 func (m *machine) extend(marked bool) error {
 	items, l, err := m.under(marked, 1, listValue)
 	if err != nil {
 		return err
 	}
-	for len(items) > 0 && items[0].kind == eventValue && len(l.items) == 0 {
-		l.events++
-		items = items[1:]
+	for _, v := range items {
+		l.add(v)
 	}
-	l.items = append(l.items, items...)
 	return nil
+}
+
+// add appends to a list. Events at its start are only counted.
+func (n *node) add(v value) {
+	if v.kind == eventValue && len(n.items) == 0 {
+		n.events++
+		return
+	}
+	n.items = append(n.items, v)
 }

@@ -20,17 +20,26 @@ type pickled struct {
 // bytesPerEvent is about what torch writes for one; only speed depends on it.
 const bytesPerEvent = 96
 
+func newPickled(data string) *pickled {
+	return &pickled{builder: newBuilder(), file: file{data: data}, events: make([]Event, 0, len(data)/bytesPerEvent)}
+}
+
 func readPickle(data string) (*Snapshot, error) {
 	program, err := pickle.Check(data, &plain)
 	if err != nil {
 		return nil, err
 	}
-	p := &pickled{builder: newBuilder(), file: file(data), events: make([]Event, 0, len(data)/bytesPerEvent)}
-	m := &machine{program: program, memo: pickle.NewMemo[value](program), dict: p.dict}
+	p := newPickled(data)
+	m := &machine{program: program, size: len(data), memo: pickle.NewMemo[value](program), dict: p.dict}
 	v, err := m.run()
 	if err != nil {
 		return nil, err
 	}
+	return p.read(v)
+}
+
+// read makes a Snapshot of the value that the file holds.
+func (p *pickled) read(v value) (s *Snapshot, err error) {
 	switch v.kind {
 	case listValue: // torch.cuda.memory_snapshot() of old
 		err = p.readSegments(v)
@@ -48,11 +57,11 @@ func readPickle(data string) (*Snapshot, error) {
 // dict takes an event out of its dict, and notes which dicts are frames.
 func (p *pickled) dict(d *node) (event bool, err error) {
 	switch {
-	case p.get(d, "action") != nil:
+	case p.has(d, "action"):
 		e, err := p.readEvent(d.items)
 		p.events = append(p.events, e)
 		return true, err
-	case p.get(d, "filename") != nil:
+	case p.has(d, "name") && p.has(d, "filename"):
 		d.number, err = p.line(d.items)
 		d.number++
 	}
@@ -327,22 +336,32 @@ func (p *pickled) readSettings(v value) error {
 }
 
 // get finds the value of a key, nil if there is none. A key that was set twice counts as it was set last.
-func (f file) get(n *node, key string) *value {
+func (f *file) get(n *node, key string) *value {
 	for i := len(n.items) - 2; i >= 0; i -= 2 {
-		if n.items[i].kind == textValue && f.string(n.items[i]) == key {
+		if s, ok := f.string(n.items[i]); ok && s == key {
 			return &n.items[i+1]
 		}
 	}
 	return nil
 }
 
+// has reports whether a dict has a key, which torch writes first.
+func (f *file) has(n *node, first string) bool {
+	if len(n.items) > 0 {
+		if s, ok := f.string(n.items[0]); ok && s == first {
+			return true
+		}
+	}
+	return f.get(n, first) != nil
+}
+
 // fields calls do for every key of a dict's items.
-func (f file) fields(items []value, do func(key string, v value) error) error {
+func (f *file) fields(items []value, do func(key string, v value) error) error {
 	for i := 0; i < len(items); i += 2 {
-		if items[i].kind != textValue {
+		key, ok := f.string(items[i])
+		if !ok {
 			return fmt.Errorf("%s as a key", items[i].kind)
 		}
-		key := f.string(items[i])
 		if err := do(key, items[i+1]); err != nil {
 			return fmt.Errorf("%.40s: %w", key, err)
 		}
@@ -350,7 +369,7 @@ func (f file) fields(items []value, do func(key string, v value) error) error {
 	return nil
 }
 
-func (f file) fieldsOf(v value, do func(key string, v value) error) error {
+func (f *file) fieldsOf(v value, do func(key string, v value) error) error {
 	d, err := dictItems(v)
 	if err != nil {
 		return err
@@ -372,14 +391,12 @@ func items(v value) ([]value, error) {
 	return v.node.items, nil
 }
 
-func (f file) text(v value) (string, error) {
-	switch v.kind {
-	case textValue:
-		return f.string(v), nil
-	case noneValue:
-		return "", nil
+func (f *file) text(v value) (string, error) {
+	s, ok := f.string(v)
+	if !ok && v.kind != noneValue {
+		return "", fmt.Errorf("%s where a str should be", v.kind)
 	}
-	return "", fmt.Errorf("%s where a str should be", v.kind)
+	return s, nil
 }
 
 func number(v value) (int64, error) {

@@ -47,13 +47,13 @@ func parse(data []byte) (*Snapshot, error) {
 	case len(data) == 0:
 		return nil, errors.New("the file is empty")
 	case data[0] == 0x80:
-		return readPickle(unsafe.String(&data[0], len(data)))
+		return readPickle(unsafe.String(&data[0], len(data))) // data is not written to any more
 	case bytes.HasPrefix(data, []byte{0x1f, 0x8b}):
 		return unzip(data)
 	case bytes.HasPrefix(data, []byte{0xff, 0xff, 0xff, 0xff}):
 		return readArrow(data)
 	case len(first) > 0 && (first[0] == '{' || first[0] == '['):
-		return readJSON(data)
+		return readJSON(unsafe.String(&data[0], len(data)))
 	}
 	return nil, errors.New("neither a pickle (of protocol 2 or later), JSON, gzip nor an Arrow stream")
 }
