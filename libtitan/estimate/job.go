@@ -11,6 +11,12 @@ import (
 
 // FromManifest makes a Job of a valid manifest. A pipeline that pp-split has not cut yet is cut by its default rule.
 func FromManifest(m *manifest.Manifest) (*Job, error) {
+	j := Settings(m)
+	return j, j.cut(m)
+}
+
+// Settings is the Job of a manifest without its stages, as its Weights need it.
+func Settings(m *manifest.Manifest) *Job {
 	t := m.Training
 	j := &Job{
 		Model: m.Model.Config, Dims: m.Mesh.Dims, SeqLen: t.SeqLen, Compute: t.MixedPrecisionParam,
@@ -20,7 +26,7 @@ func FromManifest(m *manifest.Manifest) (*Job, error) {
 	if p := m.Pipeline; p != nil {
 		j.Schedule, j.NumMicrobatches = p.Schedule, p.NumMicrobatches
 	}
-	j.Rows = t.LocalBatchSize / j.NumMicrobatches
+	j.Rows = t.LocalBatchSize / max(1, j.NumMicrobatches)
 	if m.ActivationCheckpoint != nil {
 		j.AC = *m.ActivationCheckpoint
 	}
@@ -34,7 +40,7 @@ func FromManifest(m *manifest.Manifest) (*Job, error) {
 		j.Float8 = f.Recipe
 		j.Float8Head = f.Recipe != "off" && !slices.ContainsFunc(f.FilterFQNs, func(part string) bool { return strings.Contains("lm_head output", part) })
 	}
-	return j, j.cut(m)
+	return j
 }
 
 // cut fills Stages: as the manifest has them, or by pp-split's default rule.

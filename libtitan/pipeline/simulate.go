@@ -13,7 +13,8 @@ type Times struct{ F, B, I, W, Send int }
 // Ticks are the times by which schedules are usually drawn: one for each action, none for a result.
 func Ticks() Times { return Times{F: 1, B: 1, I: 1, W: 1} }
 
-func (t Times) of(k Kind) int {
+// Of is how long an action of a kind lasts.
+func (t Times) Of(k Kind) int {
 	switch k {
 	case Forward:
 		return t.F
@@ -51,7 +52,7 @@ func SimulateStages(s *Schedule, times func(stage int) Times) (*Timeline, error)
 	for stage := range of {
 		of[stage] = times(stage)
 	}
-	took := func(a Action) int { return of[a.Stage].of(a.Kind) }
+	took := func(a Action) int { return of[a.Stage].Of(a.Kind) }
 	n := len(s.Ranks)
 	t := &Timeline{Idle: make([]float64, n), Start: make([][]int, n), InFlight: inFlight(s)}
 	free, busy := make([]int, n), make([]int, n)

@@ -55,7 +55,7 @@ func TestSimulateStagesBounds(t *testing.T) {
 			require.Equal(t, actions, one)
 			busy := 0
 			for _, a := range actions {
-				busy += times[a.Stage].of(a.Kind)
+				busy += times[a.Stage].Of(a.Kind)
 			}
 			require.GreaterOrEqual(t, line.Makespan, busy)
 		}

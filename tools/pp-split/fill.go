@@ -14,6 +14,9 @@ func (o *options) fill(m *manifest.Manifest) error {
 	if m.Model == nil || m.Mesh == nil || m.Training == nil || m.Mesh.Dims.PP < 1 {
 		return nil // Validate says so
 	}
+	if o.fqnsFile != "" && o.balance != "layers" {
+		return exit.Usage.Errorf("--fqns and --balance %s exclude each other", o.balance)
+	}
 	was, pp := m.Pipeline, m.Mesh.Dims.PP
 	var err error
 	if m.Pipeline, err = o.order(m); err != nil {
@@ -24,6 +27,9 @@ func (o *options) fill(m *manifest.Manifest) error {
 		return err
 	}
 	stages, err := o.cut(m.Model.Config.NumLayers, numStages, pp)
+	if err == nil && o.balance != "layers" {
+		stages, err = o.even(m, len(stages))
+	}
 	if err != nil {
 		return err
 	}

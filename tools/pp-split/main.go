@@ -24,7 +24,7 @@ func tool() app.Tool {
 	return app.Tool{
 		Name:     "pp-split",
 		Usage:    "split a model into pipeline stages",
-		About:    "Reads a manifest, gives each stage its modules by torchtitan's rule (the embedding and the head count as\nlayers), and writes the manifest on. With --layers and --stages it needs no manifest and prints the stages.",
+		About:    "Reads a manifest, gives each stage its modules by torchtitan's rule (the embedding and the head count as\nlayers) or so that stages cost or hold equally much, and writes the manifest on. With --layers and --stages it needs no manifest and prints the stages.",
 		Example:  "meshplan --model debugmodel --pp 2 | pp-split --schedule 1F1B --microbatches 4 > job.json",
 		Flags:    o.flags(),
 		Run:      func(_ context.Context, e *app.Env) error { return split(e, o) },
@@ -43,12 +43,23 @@ func split(e *app.Env, o *options) error {
 	if err != nil {
 		return err
 	}
-	report(e, m, o.timeline)
+	if err := report(e, m, o.timeline); err != nil {
+		return err
+	}
+	if o.plot != "" {
+		s, err := m.Schedule()
+		if err != nil {
+			return err
+		}
+		if err := plot(o.plot, s, o.timeline, pipeline.Ticks()); err != nil {
+			return err
+		}
+	}
 	return e.WriteManifest(m)
 }
 
 // report warns of a schedule that mostly waits, and explains the stages.
-func report(e *app.Env, m *manifest.Manifest, line *pipeline.Timeline) {
+func report(e *app.Env, m *manifest.Manifest, line *pipeline.Timeline) error {
 	p := m.Pipeline
 	if p.NumMicrobatches < len(p.Stages) {
 		e.Log.Warn("fewer microbatches than stages: ranks mostly wait", "microbatches", p.NumMicrobatches, "stages", len(p.Stages), "bubble", p.Bubble)
@@ -60,4 +71,5 @@ func report(e *app.Env, m *manifest.Manifest, line *pipeline.Timeline) {
 	}
 	t.Flush()
 	fmt.Fprintf(e.Explain, "%s, %d microbatches: %d ticks, %.1f%% of them idle\n", p.Schedule, p.NumMicrobatches, line.Makespan, 100*line.Bubble)
+	return reportBalance(e.Explain, m)
 }

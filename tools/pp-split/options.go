@@ -23,6 +23,7 @@ type options struct {
 	first, last    int // layers that the embedding and the head count for
 	balance        string
 	fqnsFile       string
+	plot           string
 	layers, stages int // without a manifest
 
 	given    func(flag string) bool
@@ -42,8 +43,9 @@ func (o *options) flags() []cli.Flag {
 		app.Count(&o.layersPerStage, "effective layers of a stage, to find the number of stages", "layers-per-stage"),
 		app.Count(&o.first, "layers that the first stage has less", "first-stage-less-layers"),
 		app.Count(&o.last, "layers that the last stage has less", "last-stage-less-layers"),
-		app.Choice(&o.balance, []string{"layers"}, "what stages have equally much of", "balance"),
+		app.Choice(&o.balance, []string{"layers", "cost", "memory"}, "what stages have equally much of: layers by torchtitan's rule; cost makes the slowest stage fastest by FLOPs; memory makes the fullest smallest", "balance"),
 		app.Text(&o.fqnsFile, "take the stages from `FILE`: a JSON list of lists of module names", "fqns"),
+		app.Text(&o.plot, "draw the schedule into `FILE`.svg or FILE.png", "plot"),
 		app.Count(&o.layers, "split a model of `N` layers, without a manifest", "layers"),
 		app.Count(&o.stages, "into `N` stages, without a manifest", "stages"),
 	}
@@ -96,6 +98,9 @@ func readFQNs(path string) ([][]string, error) {
 
 // standalone prints the stages of a model of --layers layers.
 func standalone(e *app.Env, o *options) error {
+	if o.balance != "layers" || o.plot != "" {
+		return exit.Usage.Errorf("--balance and --plot need a manifest: layers alone have no cost and no schedule")
+	}
 	if o.layers == 0 || o.stages == 0 && o.fqnsFile == "" {
 		return exit.Usage.Errorf("--layers and --stages go together (or give a manifest)")
 	}

@@ -24,7 +24,7 @@ type source struct {
 // scheduleVerb prints a schedule.
 func scheduleVerb() app.Verb {
 	from := source{kind: "1F1B"}
-	format, times, check, lowered := "csv", "", false, false
+	format, times, picture, check, lowered := "csv", "", "", false, false
 	return app.Verb{
 		Name: "schedule", Usage: "print, check and time a schedule: a manifest's, a file's or one of --kind, --pp and --microbatches", Manifest: true,
 		Example: "pp-split schedule --kind 1F1B --pp 4 --microbatches 8 --explain",
@@ -34,10 +34,11 @@ func scheduleVerb() app.Verb {
 			app.Count(&from.pp, "pipeline ranks", "pp"),
 			app.Count(&from.stagesPerRank, "stages of a rank (default: the fewest that the schedule allows)", "stages-per-rank"),
 			app.Count(&from.microbatches, "microbatches (default: twice as many as ranks)", "microbatches"),
-			app.Text(&times, "how long actions and messages last, as in `F=2,B=4,I=2,W=2,send=1` (default: 1, messages 0)", "times"),
+			app.Text(&times, "how long actions and messages last, as in `F=2,B=4,I=2,W=2,send=1` (default: 1, messages 0); on stages that differ, as in F=2,B=4;3:F=5,B=9", "times"),
+			app.Text(&picture, "draw the schedule into `FILE`.svg or FILE.png", "plot"),
 			app.Switch(&check, "check only: print no actions", "check"),
 			app.Switch(&lowered, "print sends, receives and reductions, too", "lowered"),
-			app.Choice(&format, []string{"csv", "json"}, "form of the actions", "format"),
+			app.Choice(&format, []string{"csv", "json", "svg"}, "form of the actions", "format"),
 		},
 		Run: func(_ context.Context, e *app.Env) error {
 			last, err := parseTimes(times)
@@ -48,9 +49,14 @@ func scheduleVerb() app.Verb {
 			if err != nil {
 				return err
 			}
-			line, err := pipeline.Simulate(s, last)
+			line, err := pipeline.SimulateStages(s, last.of)
 			if err != nil {
 				return exit.Input.Wrap(err)
+			}
+			if picture != "" {
+				if err := plotStages(picture, s, line, last.of); err != nil {
+					return err
+				}
 			}
 			explain(e.Explain, s, line)
 			if check {
@@ -63,8 +69,11 @@ func scheduleVerb() app.Verb {
 				ranks = s.Lower()
 			}
 			return e.WriteOut(func(w io.Writer) error {
-				if format == "json" {
+				switch format {
+				case "json":
 					return writeJSON(w, s, ranks, line)
+				case "svg":
+					return writeSVG(w, s, line, last)
 				}
 				return pipeline.WriteCSV(w, ranks)
 			})
@@ -126,22 +135,70 @@ func (from source) build(e *app.Env) (*pipeline.Schedule, error) {
 	return s, exit.Input.Wrap(err)
 }
 
-// parseTimes reads F=2,B=4,I=2,W=2,send=1. What is left out keeps its tick.
-func parseTimes(text string) (pipeline.Times, error) {
-	t := pipeline.Ticks()
+// stageTimes is how long the actions of stages last: of those that have their own, and of the others.
+type stageTimes struct {
+	all pipeline.Times
+	own map[int]pipeline.Times
+}
+
+func (t stageTimes) of(stage int) pipeline.Times {
+	if own, ok := t.own[stage]; ok {
+		return own
+	}
+	return t.all
+}
+
+// parseTimes reads F=2,B=4,I=2,W=2,send=1, then for stages that differ ;3:F=5,B=9. What is left out keeps its tick, or
+// what stands for all.
+func parseTimes(text string) (stageTimes, error) {
+	t := stageTimes{pipeline.Ticks(), map[int]pipeline.Times{}}
 	if text == "" {
 		return t, nil
 	}
-	of := map[string]*int{"F": &t.F, "B": &t.B, "I": &t.I, "W": &t.W, "send": &t.Send}
-	for word := range strings.SplitSeq(text, ",") {
-		name, value, _ := strings.Cut(word, "=")
-		n, err := strconv.ParseUint(value, 10, 20)
-		if of[name] == nil || err != nil {
-			return t, fmt.Errorf("%q: want F, B, I, W or send, =, and a whole number below a million", word)
+	for i, list := range strings.Split(text, ";") {
+		stage, words, own := strings.Cut(list, ":")
+		if !own {
+			if i > 0 {
+				return t, fmt.Errorf("%q: want a stage's number, :, and its times", list)
+			}
+			stage, words = "", list
 		}
-		*of[name] = int(n)
+		times := t.all
+		for word := range strings.SplitSeq(words, ",") {
+			if err := parseTime(&times, word); err != nil {
+				return t, err
+			}
+		}
+		if !own {
+			t.all = times
+			continue
+		}
+		n, err := strconv.ParseUint(stage, 10, 20)
+		if err != nil {
+			return t, fmt.Errorf("%q: want a stage's number before the colon", list)
+		}
+		t.own[int(n)] = times
 	}
 	return t, nil
+}
+
+func parseTime(t *pipeline.Times, word string) error {
+	of := map[string]*int{"F": &t.F, "B": &t.B, "I": &t.I, "W": &t.W, "send": &t.Send}
+	name, value, _ := strings.Cut(word, "=")
+	n, err := strconv.ParseUint(value, 10, 20)
+	if of[name] == nil || err != nil {
+		return fmt.Errorf("%q: want F, B, I, W or send, =, and a whole number below a million", word)
+	}
+	*of[name] = int(n)
+	return nil
+}
+
+func writeSVG(w io.Writer, s *pipeline.Schedule, t *pipeline.Timeline, times stageTimes) error {
+	p, err := layOut(s, t, func(a pipeline.Action) int { return times.of(a.Stage).Of(a.Kind) })
+	if err != nil {
+		return exit.Input.Wrap(err)
+	}
+	return p.svg(w)
 }
 
 func writeJSON(w io.Writer, s *pipeline.Schedule, ranks [][]pipeline.Action, t *pipeline.Timeline) error {
