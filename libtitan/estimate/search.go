@@ -59,6 +59,18 @@ func Search(ctx context.Context, s *Space, top int) (*Found, error) {
 	return f, err
 }
 
+// Plans lists every legal plan of s, whether it fits or not.
+func Plans(s *Space) (all []*Job) {
+	w := newSearcher(s)
+	var r rejections
+	for _, d := range s.meshes(&r) {
+		w.each(bounded{dims: d, batches: s.batches(&r, d)}, s.AC, func(j *Job, schedules []string) {
+			all = append(all, ordered(j, schedules)...)
+		})
+	}
+	return all
+}
+
 // searcher keeps what many plans share.
 type searcher struct {
 	*Space

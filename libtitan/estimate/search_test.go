@@ -83,22 +83,21 @@ func BenchmarkSearch(b *testing.B) {
 
 // brute estimates every plan of s in full, and orders the best of each mesh.
 func brute(t require.TestingT, s *Space, fits func(p Plan) bool, order func(p, q Plan) int) (best []Plan) {
-	w := newSearcher(s)
-	var r rejections
-	for _, d := range s.meshes(&r) {
-		b := bounded{dims: d, batches: s.batches(&r, d)}
-		var of []Plan
-		w.each(b, s.AC, func(j *Job, schedules []string) {
-			for _, j := range ordered(j, schedules) {
-				e, err := Of(j, &s.Machine)
-				require.NoError(t, err)
-				if p := (Plan{j, e}); fits(p) {
-					of = append(of, p)
-				}
-			}
-		})
-		if of != nil {
-			best = append(best, slices.MinFunc(of, order))
+	of := map[manifest.MeshDims]int{} // in best
+	for _, j := range Plans(s) {
+		e, err := Of(j, &s.Machine)
+		require.NoError(t, err)
+		p := Plan{j, e}
+		if !fits(p) {
+			continue
+		}
+		i, known := of[j.Dims]
+		switch {
+		case !known:
+			of[j.Dims] = len(best)
+			best = append(best, p)
+		case order(p, best[i]) < 0:
+			best[i] = p
 		}
 	}
 	slices.SortStableFunc(best, order)
