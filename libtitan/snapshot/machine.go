@@ -334,17 +334,15 @@ func (m *machine) extend(marked bool) error {
 	if err != nil {
 		return err
 	}
-	for _, v := range items {
-		l.add(v)
-	}
+	l.add(items...)
 	return nil
 }
 
 // add appends to a list. Events at its start are only counted.
-func (n *node) add(v value) {
-	if v.kind == eventValue && len(n.items) == 0 {
+func (n *node) add(items ...value) {
+	for len(items) > 0 && items[0].kind == eventValue && len(n.items) == 0 {
 		n.events++
-		return
+		items = items[1:]
 	}
-	n.items = append(n.items, v)
+	n.items = append(n.items, items...)
 }
