@@ -1,0 +1,175 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+
+	"titan/libtitan/alloc"
+	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
+	"titan/libtitan/parallel"
+	"titan/libtitan/plan"
+	"titan/libtitan/snapshot"
+	"titan/tools/internal/app"
+)
+
+// simulateFlags say where a plan's values live: in the planned arena, or in the caching allocator.
+type simulateFlags struct {
+	policy       string
+	maxSplitSize int64
+	expandable   bool
+	runAhead     int
+	rank         int
+	top          int
+	json         bool
+	requests     []string
+}
+
+func simulateVerb() app.Verb {
+	f := simulateFlags{top: 8}
+	return app.Verb{
+		Name: "simulate", Usage: "predict the memory of a manifest's plan, rank by rank, without running it",
+		Example:  "meshplan --model llama3-1b --pp 4 | pp-split | memprof simulate --policy record-stream --rank 0",
+		Flags:    f.flags(),
+		Run:      func(_ context.Context, e *app.Env) error { return f.run(e) },
+		Manifest: true,
+	}
+}
+
+func (f *simulateFlags) flags() []cli.Flag {
+	return []cli.Flag{
+		app.Choice(&f.policy, alloc.Policies, "in the caching allocator under this policy, not in the planned arena", "policy"),
+		app.Bytes(&f.maxSplitSize, "with --policy: do not split blocks of this `size` or more", "max-split-size"),
+		app.Switch(&f.expandable, "with --policy: expandable segments", "expandable-segments"),
+		app.Count(&f.runAhead, "with --policy record-stream: a deferred free completes N `allocations` later (default: at the step's end)", "run-ahead"),
+		app.Count(&f.rank, "rank `N` alone (default: all)", "rank"),
+		app.Count(&f.top, "list N `holders`", "top"),
+		app.Switch(&f.json, "with --policy or --requests: print one JSON object a rank", "json"),
+		app.Texts(&f.requests, "no manifest: what the allocator makes of requests of these `sizes`, one after the other", "request"),
+	}
+}
+
+func (f *simulateFlags) run(e *app.Env) error {
+	if len(f.requests) > 0 {
+		return f.runRequests(e)
+	}
+	m, err := e.ReadManifest()
+	if err != nil {
+		return err
+	}
+	job, err := parallel.New(m)
+	if err != nil {
+		return err
+	}
+	ranks := job.NumRanks()
+	if f.rank >= ranks {
+		return exit.Usage.Errorf("--rank %d: the mesh has ranks 0 to %d", f.rank, ranks-1)
+	}
+	return e.WriteOut(func(w io.Writer) error {
+		for rank := range ranks {
+			if e.Given("rank") && rank != f.rank {
+				continue
+			}
+			prog, err := job.Program(rank)
+			if err != nil {
+				return err
+			}
+			if err := f.rankReport(w, rank, prog); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (f *simulateFlags) rankReport(w io.Writer, rank int, prog *plan.Program) error {
+	if f.policy == "" {
+		return printArena(w, rank, prog, f.top)
+	}
+	s, err := snapshot.Simulate(prog, f.config(), f.runAhead)
+	if err != nil {
+		return err
+	}
+	if !f.json {
+		fmt.Fprintf(w, "rank %d under %s, ", rank, f.policy)
+	}
+	return f.report(w, s)
+}
+
+func (f *simulateFlags) config() alloc.Config {
+	c := alloc.Config{MaxSplitSize: f.maxSplitSize, Expandable: f.expandable}
+	for p, name := range alloc.Policies {
+		if name == f.policy {
+			c.Policy = alloc.Policy(p)
+		}
+	}
+	return c
+}
+
+func (f *simulateFlags) report(w io.Writer, s *snapshot.Snapshot) error {
+	d, err := s.Device(-1)
+	if err != nil {
+		return err
+	}
+	r := snapshot.Analyze(s, d)
+	if f.json {
+		return writeJSON(w, r)
+	}
+	return writeReport(w, r, f.top)
+}
+
+// runRequests asks the twin for memory and reports.
+func (f *simulateFlags) runRequests(e *app.Env) error {
+	rec := snapshot.NewRecorder(f.config())
+	twin, err := alloc.New(&alloc.Virtual{}, alloc.Options{Config: f.config(), Trace: rec.Event})
+	if err != nil {
+		return err
+	}
+	for _, text := range f.requests {
+		bytes, err := manifest.ParseBytes(text)
+		if err != nil {
+			return exit.Usage.Errorf("--request %s: %w", text, err)
+		}
+		if _, err := twin.Malloc(alloc.Request{Bytes: bytes, Owner: "a request of " + text}); err != nil {
+			return exit.Usage.Errorf("--request %s: %w", text, err)
+		}
+	}
+	s, err := rec.Snapshot()
+	if err != nil {
+		return err
+	}
+	return f.report(e.Out, s)
+}
+
+// printArena writes the table of one rank: its totals, then who holds the activations at their peak.
+func printArena(w io.Writer, rank int, prog *plan.Program, top int) error {
+	u := plan.Measure(prog)
+	params := u.Fixed[plan.Param]
+	size := func(n int) string { return manifest.FormatBytes(int64(n)) }
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "rank %d: %d steps, peak at step %d (%v)\n", rank, len(prog.Steps), u.PeakStep, prog.Steps[u.PeakStep].Action)
+	for _, row := range []struct {
+		name  string
+		bytes int
+	}{
+		{"params", params},
+		{"grads", u.Fixed[plan.Grad]},
+		{"optimizer", 2 * params},
+		{"constants", u.Fixed[plan.Const]},
+		{"activations, live at peak", u.PeakBytes},
+		{"activations, arena", prog.ArenaBytes},
+		{"total", 4*params + u.Fixed[plan.Const] + prog.ArenaBytes},
+	} {
+		fmt.Fprintf(t, "%s\t%s\t%d\t\n", row.name, size(row.bytes), row.bytes)
+	}
+	fmt.Fprintf(t, "held at peak by\t\t\t\n")
+	for _, h := range u.Holders[:min(top, len(u.Holders))] {
+		fmt.Fprintf(t, "%s\t%s\t%d\t\n", cmp.Or(h.FQN, "loss"), size(h.Bytes), h.Bytes)
+	}
+	return t.Flush()
+}
