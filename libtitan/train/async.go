@@ -1,6 +1,8 @@
 package train
 
 import (
+	"time"
+
 	"titan/libtitan/exit"
 )
 
@@ -55,6 +57,20 @@ func (s *saver) wait() error {
 		s.done = nil
 	}
 	return s.err
+}
+
+// ended waits for a time until no write is under way, and tells whether that is so.
+func (s *saver) ended(within time.Duration) bool {
+	if s.done == nil {
+		return true
+	}
+	select {
+	case <-s.done:
+		s.done = nil
+		return true
+	case <-time.After(within):
+		return false
+	}
 }
 
 // failed is the error of a write that has ended, without waiting for one that has not.

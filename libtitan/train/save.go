@@ -42,14 +42,9 @@ func (k *rank) due(last bool) bool {
 	return k.saves() && (last || c.FirstStep && step == 1 || c.Interval > 0 && step%c.Interval == 0)
 }
 
-// saveTimeout is how long a save may take: the ranks wait for a disk, and not for each other.
-const saveTimeout = time.Hour
-
 // save writes the state of all ranks as one folder: while they wait, or from a copy, beside the next steps. The last
 // save is never left to go on by itself. A save waits for the one before it.
 func (k *rank) save(ctx context.Context, last bool) error {
-	k.comm.SetTimeout(saveTimeout)
-	defer k.comm.SetTimeout(k.stepTimeout())
 	if err := k.savesEnded(ctx); err != nil {
 		return err
 	}
@@ -84,16 +79,27 @@ func (k *rank) save(ctx context.Context, last bool) error {
 	return k.savesEnded(ctx)
 }
 
-// savesEnded waits, on all ranks together, until no write is under way. All learn of one that failed.
+// savesEnded waits, on all ranks together, until no write is under way. A disk may take its time, a rank may not: they
+// meet again and again meanwhile. All learn of a write that failed.
 func (k *rank) savesEnded(ctx context.Context) error {
-	failed := make([]float64, 1)
-	if k.saver.wait() != nil {
-		failed[0] = 1
+	for {
+		status := make([]float64, 2) // how many write, and how many failed
+		switch {
+		case !k.saver.ended(min(time.Second, k.stepTimeout()/4)):
+			status[0] = 1
+		case k.saver.err != nil:
+			status[1] = 1
+		}
+		if err := k.comm.Sum(ctx, status); err != nil {
+			return err
+		}
+		switch {
+		case status[1] > 0:
+			return k.saveError()
+		case status[0] == 0:
+			return nil
+		}
 	}
-	if err := k.comm.Sum(ctx, failed); err != nil || failed[0] == 0 {
-		return err
-	}
-	return k.saveError()
 }
 
 // saveError is why rank 0 could not write, as far as this process knows.

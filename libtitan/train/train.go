@@ -3,9 +3,7 @@
 package train
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"io"
 	"log/slog"
@@ -155,31 +153,6 @@ func (r *run) start(ctx context.Context, f func(ctx context.Context, c comm.Comm
 		return mpi.Run(ctx, o, each)
 	}
 	return local.RunWith(ctx, r.job.NumRanks(), o, each)
-}
-
-// sameJob compares a hash of the manifest over the ranks: another job, or another number of ranks, would hang later.
-func (r *run) sameJob(ctx context.Context, c comm.Comm) error {
-	if c.Size() != r.job.NumRanks() {
-		return exit.Input.Errorf("mesh.world_size: %d, but %d ranks were started: start as many as the mesh has", r.job.NumRanks(), c.Size())
-	}
-	h := sha256.New()
-	if err := manifest.Write(h, r.job.Manifest); err != nil {
-		return err
-	}
-	mine := h.Sum(nil)
-	all := make([][]byte, c.Size())
-	for i := range all {
-		all[i] = make([]byte, len(mine))
-	}
-	if err := c.AllGather(ctx, comm.World(c.Size()), "job hash", comm.Gathered{Mine: mine, Out: all}); err != nil {
-		return err
-	}
-	for rank, theirs := range all {
-		if !bytes.Equal(theirs, mine) {
-			return exit.Input.Errorf("rank %d runs another job than rank %d: their manifests differ: give every rank the same", rank, c.Rank())
-		}
-	}
-	return nil
 }
 
 // fits refuses a job whose ranks, all in this process, need more memory than the machine has left.

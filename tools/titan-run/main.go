@@ -172,6 +172,12 @@ func (f *flags) join(e *app.Env) error {
 	if launch.By != "" && !e.Given("comm") {
 		f.options.Comm = "mpi"
 	}
+	if launch.Size > 1 && f.options.Comm == "local" {
+		return exit.Usage.Errorf("--comm local: %s started %d processes, and each would run the whole job: leave --comm out, or start one", launch.By, launch.Size)
+	}
+	if launch.By == "mpirun" && launch.Rank != 0 && !e.Given("in") {
+		return exit.Usage.Errorf("mpirun gives its stdin to rank 0 alone: give every rank the manifest with -i FILE")
+	}
 	if f.options.Comm != "mpi" {
 		return nil
 	}
@@ -220,7 +226,7 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	if err := e.WriteManifest(m); err != nil {
 		return err
 	}
-	if c := m.Checkpoint; c.Folder != "" && !c.LoadOnly && !c.LastSaveModelOnly {
+	if c := m.Checkpoint; c.Folder != "" && !c.LoadOnly && !c.LastSaveModelOnly && e.OutFile() != os.DevNull {
 		e.Log.Info(fmt.Sprintf("go on with: titan-run -i %s --steps %d", cmp.Or(e.OutFile(), "THIS_MANIFEST"), 2*m.Training.Steps))
 	}
 	return nil

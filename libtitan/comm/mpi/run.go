@@ -3,6 +3,7 @@
 package mpi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -45,17 +46,13 @@ func Run(ctx context.Context, o comm.Options, f func(ctx context.Context, c comm
 	if err := Check(os.Getenv); err != nil {
 		return err
 	}
-	w, ended, err := start()
+	timeout := cmp.Or(o.Timeout, comm.DefaultTimeout)
+	w, ended, err := start(ctx, timeout)
 	if err != nil {
 		return err
 	}
 	c := comm.New(w, w.size, o)
-	err = call(ctx, c, f)
-	timeout := o.Timeout
-	if timeout == 0 {
-		timeout = comm.DefaultTimeout
-	}
-	return w.end(err, timeout, ended)
+	return w.end(call(ctx, c, f), timeout, ended)
 }
 
 // call runs the rank.
@@ -68,9 +65,9 @@ func call(ctx context.Context, c comm.Comm, f func(ctx context.Context, c comm.C
 	return f(ctx, c)
 }
 
-// start starts Open MPI and the pump. ended gets the error of MPI_Finalize when the pump has stopped.
-func start() (w *wire, ended chan error, err error) {
-	ready := make(chan error)
+// start starts Open MPI, within a time, and the pump. ended gets the error of MPI_Finalize when the pump has stopped.
+func start(ctx context.Context, timeout time.Duration) (w *wire, ended chan error, err error) {
+	ready := make(chan error, 1)
 	ended = make(chan error, 1)
 	w = &wire{}
 	go func() {
@@ -86,7 +83,14 @@ func start() (w *wire, ended chan error, err error) {
 		}
 		ended <- w.lib.call("MPI_Finalize", w.lib.finalize)
 	}()
-	return w, ended, <-ready
+	select {
+	case err = <-ready:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-time.After(timeout):
+		err = exit.Lost.Errorf("MPI_Init: not all ranks have come after %v", timeout)
+	}
+	return w, ended, err
 }
 
 // init fills w from MPI.

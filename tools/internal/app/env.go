@@ -28,6 +28,7 @@ type Env struct {
 	tool   string
 	common common
 	screen *screen
+	silent bool // Silence was called
 }
 
 // common holds the flags that every tool has, and those of tools that read or write a manifest.
@@ -158,6 +159,7 @@ func (e *Env) WriteOut(write func(io.Writer) error) error {
 
 // Silence drops all output but errors: of a process that is not the one to speak for its job.
 func (e *Env) Silence() {
+	e.silent = true
 	e.common.quiet, e.common.noProgress, e.common.out = true, true, ""
 	e.Out, e.Explain = io.Discard, io.Discard
 	e.Log = newLogger(e.screen, e.tool, e.common.logFormat, e.common.logLevel, true)
