@@ -13,11 +13,12 @@ import (
 // estimateVerb predicts a given manifest.
 func estimateVerb() app.Verb {
 	h := machine{gpu: "h100"}
-	asyncTP := false
+	asyncTP, memory := false, "pytorch"
 	return app.Verb{
 		Name: "estimate", Usage: "predict a manifest's memory and time, as one JSON object", Manifest: true,
 		Example: "meshplan --model llama3-8b --dp-shard 8 --dtype bfloat16 | meshplan estimate --gpu h200 --explain",
-		Flags:   append(h.flags(), app.Switch(&asyncTP, "with tensor-parallel collectives in pieces beside the products", "async-tp")),
+		Flags: append(h.flags(), app.Switch(&asyncTP, "with tensor-parallel collectives in pieces beside the products", "async-tp"),
+			app.Choice(&memory, []string{"pytorch", "titan"}, "whose memory: what PyTorch's allocator reserves, or the arena that titan-run lays out (a traced plan)", "memory-of")),
 		Run: func(_ context.Context, e *app.Env) error {
 			on, err := h.read(e.Given)
 			if err != nil {
@@ -38,6 +39,15 @@ func estimateVerb() app.Verb {
 			p, err := estimate.Of(j, &on)
 			if err != nil {
 				return exit.Input.Wrap(err)
+			}
+			if memory == "titan" {
+				if p.Ranks, err = arenas(m); err != nil {
+					return err
+				}
+				p.PeakBytes = 0
+				for _, r := range p.Ranks {
+					p.PeakBytes = max(p.PeakBytes, r.PeakBytes)
+				}
 			}
 			explainEstimate(e.Explain, p, on.MemoryBytes)
 			return e.WriteOut(func(w io.Writer) error {

@@ -26,14 +26,14 @@ func tool() app.Tool {
 		About:   "Writes the manifest of a job to stdout: a model, given by name, by a Hugging Face config.json or by\nits dimensions, on a mesh of the given degrees. With --gpu, --hardware, --memory or --top it searches: what is\ngiven is kept, and of all meshes, batches, activation checkpointing and schedules the fastest that fits is taken.",
 		Example: "meshplan --model llama3-8b --world-size 64 --gpu h100 --explain | pp-split | seedinit --out seed > job.json",
 		Flags:   o.flags(),
-		Run:     func(ctx context.Context, e *app.Env) error { return plan(ctx, e, o) },
+		Run:     func(ctx context.Context, e *app.Env) error { return start(ctx, e, o) },
 		Starts:  true,
 		Verbs:   []app.Verb{modelsVerb(), gpusVerb(), estimateVerb(), checkVerb(), schemaVerb()},
 	}
 }
 
-// plan writes the manifest of o, or of the best that it leaves open.
-func plan(ctx context.Context, e *app.Env, o *options) error {
+// start writes the manifest of o, or of the best that it leaves open.
+func start(ctx context.Context, e *app.Env, o *options) error {
 	o.given = e.Given
 	for _, flag := range []string{"gpu", "hardware", "memory", "gpus-per-node", "top", "format"} {
 		if e.Given(flag) {

@@ -157,3 +157,29 @@ func takes(t require.TestingT, o *options, world int, d manifest.MeshDims) bool 
 	}
 	return false
 }
+
+// The arena that is predicted for a pipeline rank is that of each of its ranks within 2%, on every mesh of 8.
+func TestArenas(t *testing.T) {
+	for _, d := range factors(8) {
+		o := defaults()
+		o.model, o.given = "tiny", func(string) bool { return false }
+		n := min(8, 2*d.PP)
+		p := o.planned(&estimate.Job{Rows: 8 / n, NumMicrobatches: n, Passes: 1, Compute: "float32", Schedule: "1F1B", AC: manifest.ActivationCheckpoint{Mode: "none"}, Dims: d})
+		p.worldSize = 8
+		m := job(t, p)
+		if d.PP > 4 || manifest.Validate(m) != nil {
+			continue
+		}
+		split(t, m)
+		m.Derive()
+		ranks, err := arenas(m)
+		require.NoError(t, err)
+		run, err := parallel.New(m)
+		require.NoError(t, err)
+		for rank := range run.NumRanks() {
+			program, err := run.Program(rank)
+			require.NoError(t, err)
+			require.InEpsilon(t, program.ArenaBytes, ranks[program.PP].Activations, 0.02, "%+v rank %d", d, rank)
+		}
+	}
+}
