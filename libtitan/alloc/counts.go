@@ -36,7 +36,8 @@ func (m *Meter) Move(d Counts) bool {
 	return higher
 }
 
-// The events of a block of size bytes of which requested were asked for, as changes of the counters.
+// Taken is how the counters move when a block of size bytes is handed out, of which requested were asked for; the
+// functions below are for its other events.
 func Taken(requested, size int64) Counts {
 	return Counts{Requested: requested, Allocated: size, Active: size}
 }
