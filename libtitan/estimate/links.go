@@ -68,8 +68,8 @@ func (j *Job) tpTime(m *Machine) float64 {
 	return s
 }
 
-// cpTime is the seconds that a layer's attention over cp costs beside the flops: keys and values are gathered, their
-// gradients reduced, and the partial results of each piece, and gradients, are put together in float32.
+// cpTime is the seconds that a layer's attention over cp costs beside the flops: keys and values are gathered or go
+// round, their gradients are reduced, and the partial results of each piece, and gradients, are put together in float32.
 func (j *Job) cpTime(m *Machine) (forward, backward float64) {
 	if j.Dims.CP == 1 {
 		return 0, 0
@@ -80,6 +80,9 @@ func (j *Job) cpTime(m *Machine) (forward, backward float64) {
 		kv = w.q
 	}
 	moved := m.gather(j.cpGroup(), 2*j.tokens()*cp*kv*j.computeBytes())
+	if j.Ring { // they go round beside the attention of the piece before
+		moved *= contention
+	}
 	merged := m.stream((cp - 1) * j.tokens() * w.q * mergeTraffic)
 	return moved + merged, 2*moved + merged
 }

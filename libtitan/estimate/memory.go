@@ -188,8 +188,11 @@ func (j *Job) workspace(full, byOp bool) float64 {
 	if j.Dims.TP > 1 { // gathered activations and gradients, and sums that are not reduced yet
 		bytes += 3 * j.tokens() * j.computeBytes() * w.whole
 	}
-	if cp := float64(j.Dims.CP); cp > 1 { // keys and values of the whole row, and the float32 sums of two partial results
-		bytes += j.tokens() * (2*w.kv*cp*j.computeBytes() + 2*4*w.q)
+	if pieces := float64(j.Dims.CP); pieces > 1 { // keys and values of the whole row, or the piece that comes and the one that goes
+		if j.Ring {
+			pieces = 2
+		}
+		bytes += j.tokens() * (2*w.kv*pieces*j.computeBytes() + 2*4*w.q) // and the float32 sums of two partial results
 	}
 	return bytes
 }
