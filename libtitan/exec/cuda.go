@@ -19,6 +19,7 @@ type CUDAMemory struct {
 	inputBytes         int
 	arena, consts, all cuda.Ptr
 	size               int // of a microbatch
+	peers              *gpuPeers
 }
 
 // NewCUDAMemory takes the memory of prog for microbatches of size tokens. Parameters and gradients are the caller's.
@@ -51,6 +52,11 @@ func gpuRound(n int) int { return (n + 255) / 256 * 256 }
 
 // Free gives the memory back.
 func (m *CUDAMemory) Free() error {
+	if m.peers != nil {
+		if err := m.peers.free(); err != nil {
+			return err
+		}
+	}
 	if err := m.e.Free(m.all); err != nil {
 		return err
 	}
@@ -91,9 +97,15 @@ func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
 	return t, nil
 }
 
-// LoadCUDA binds prog to mem and computes its constants. Run then puts every step on the engine's stream and waits for
-// the last: the first time one by one, afterwards as one CUDA graph.
-func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory) (*Runner, error) {
+// LoadCUDA binds prog to mem and computes its constants; c carries what crosses to other ranks, and is nil where there
+// are none. Run then puts every step on the engine's stream and waits for the last: the first time one by one, afterwards
+// as one CUDA graph, unless stages send to each other.
+func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives) (*Runner, error) {
+	peers, err := newGPUPeers(e, prog, c)
+	if err != nil {
+		return nil, err
+	}
+	mem.peers = peers
 	for i := range prog.Constants {
 		work, err := bindCUDA(e, &prog.Constants[i], mem)
 		if err != nil {
@@ -103,7 +115,7 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory) (*Runner, err
 			return nil, err
 		}
 	}
-	g := &gpuProgram{e: e}
+	g := &gpuProgram{e: e, peers: peers}
 	g.add("inputs", func() error { return e.Stream.Upload(mem.inputs, mem.host, 0, mem.inputBytes) })
 	fused := fuseLosses(prog)
 	for i := range prog.Steps {
@@ -120,6 +132,7 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory) (*Runner, err
 		}
 		g.add(s.String(), work)
 	}
+	g.add("sends", peers.join)
 	g.add("losses", func() error { return e.Stream.Download(mem.host, mem.inputBytes, mem.loss, 4*len(mem.Loss)) })
 	return &Runner{prog: prog, steps: []func(context.Context) error{g.run}}, nil
 }
@@ -127,6 +140,7 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory) (*Runner, err
 // gpuProgram is the steps of a program on a stream, and their recording.
 type gpuProgram struct {
 	e     *cuda.Engine
+	peers *gpuPeers
 	works []cuda.Work
 	names []string
 	ran   bool
@@ -141,14 +155,14 @@ func (g *gpuProgram) run(ctx context.Context) error {
 	if err := g.launch(ctx); err != nil {
 		return err
 	}
-	if err := g.e.Stream.Sync(); err != nil {
+	if err := g.peers.sync(ctx); err != nil {
 		return fmt.Errorf("exec: a kernel of the step failed: %w: with CUDA_LAUNCH_BLOCKING=1 the error names it", err)
 	}
 	return nil
 }
 
 func (g *gpuProgram) launch(ctx context.Context) error {
-	if g.graph == nil && g.ran {
+	if g.graph == nil && g.ran && !g.peers.staged {
 		var err error
 		if g.graph, err = g.e.Stream.Capture(func() error { return g.each(ctx) }); err != nil {
 			return fmt.Errorf("exec: record the step: %w", err)
@@ -188,11 +202,16 @@ func bindCUDA(e *cuda.Engine, s *plan.Step, mem *CUDAMemory) (cuda.Work, error) 
 	if err != nil {
 		return nil, err
 	}
+	room := mem.arena
+	if s.Scratch != nil {
+		room += cuda.Ptr(s.Scratch.Offset)
+	}
+	if work, ok, err := mem.peers.bind(s, c, room); ok {
+		return work, err
+	}
 	switch {
 	case s.Kind == plan.Accumulate:
 		return gpuAccumulate(c)
-	case s.Kind != plan.Compute:
-		return nil, fmt.Errorf("exec: %s: the cuda device has no engine to send with yet: plan for one GPU", s)
 	case s.Node.Op.View:
 		return func() error { return nil }, nil
 	}

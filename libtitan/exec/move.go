@@ -41,21 +41,29 @@ var moves = map[op.Move]func(m *mover) func(ctx context.Context) error{
 }
 
 func (r *Runner) bindMove(s *plan.Step, c call) func(ctx context.Context) error {
+	m := newMover(r.prog, s, c.in, c.out)
+	m.comm, m.room = r.comm, c.room
+	return moves[op.Move(s.Node.Op.Name)](m)
+}
+
+func newMover(prog *plan.Program, s *plan.Step, in, out []tensor) *mover {
 	n := s.Node
-	m := &mover{Where: r.prog.Where, comm: r.comm, attr: n.Attr.(op.MoveAttr), room: c.room}
+	m := &mover{Where: prog.Where, attr: n.Attr.(op.MoveAttr)}
 	for i := range n.In {
-		m.tensors = append(m.tensors, moved{c.in[i], c.out[i], n.In[i], n.Results[i]})
+		m.tensors = append(m.tensors, moved{in[i], out[i], n.In[i], n.Results[i]})
 	}
 	m.what = fmt.Sprintf("%s %v", cmp.Or(n.FQN, "loss"), s.Action)
 	m.group.Name = m.attr.Axes.String()
 	for _, rank := range m.Mesh.Group(m.Coord, m.attr.Axes) {
-		m.group.Ranks = append(m.group.Ranks, r.world(m.PP, rank))
+		m.group.Ranks = append(m.group.Ranks, world(prog, m.PP, rank))
 	}
-	return moves[op.Move(n.Op.Name)](m)
+	return m
 }
 
 // world is the rank, among all, of a rank of a stage's mesh.
-func (r *Runner) world(pp, rank int) int { return pp*r.prog.Mesh.World() + rank }
+func world(prog *plan.Program, pp, rank int) int { return pp*prog.Mesh.World() + rank }
+
+func (r *Runner) world(pp, rank int) int { return world(r.prog, pp, rank) }
 
 // shapes are the shapes of v on each member of the group.
 func (m *mover) shapes(v *graph.Value) [][]int {

@@ -2,9 +2,11 @@ package train
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	"titan/libtitan/comm"
+	"titan/libtitan/comm/nccl"
 	"titan/libtitan/device/cuda"
 	"titan/libtitan/exec"
 	"titan/libtitan/exit"
@@ -26,12 +28,13 @@ type gpu struct {
 	programs        []*exec.CUDAMemory
 }
 
-// openGPU takes the first GPU of the process.
+// openGPU takes the GPU of this process: the first, or the one of its place among the ranks of this machine.
 func (r *run) openGPU() error {
-	if n := r.job.NumRanks(); n > 1 {
-		return exit.Input.Errorf("mesh.world_size: %d: --device cuda trains on one GPU so far: plan with --world-size 1, or use --device cpu", n)
+	index, err := r.gpuIndex()
+	if err != nil {
+		return err
 	}
-	d, err := cuda.Open(0)
+	d, err := cuda.Open(index)
 	if err != nil {
 		return err
 	}
@@ -48,6 +51,33 @@ func (r *run) openGPU() error {
 		r.Log.Info(fmt.Sprintf("cuda: %v, %s", d, manifest.FormatBytes(int64(d.TotalBytes))))
 	}
 	return err
+}
+
+// gpuIndex is which GPU of those that the process sees is its own. A launcher may show each process its own alone.
+func (r *run) gpuIndex() (int, error) {
+	if r.Comm != "nccl" {
+		return 0, nil
+	}
+	if err := nccl.Connections(r.Log); err != nil {
+		return 0, err
+	}
+	l, err := comm.Launched(os.Getenv)
+	if err != nil {
+		return 0, err
+	}
+	if n, err := cuda.Count(); err != nil || n == 1 {
+		return 0, err
+	}
+	return l.LocalRank, nil
+}
+
+// me is the rank that this process is, 0 where it is all of them.
+func (r *run) me() (int, error) {
+	if !r.apart() {
+		return 0, nil
+	}
+	l, err := comm.Launched(os.Getenv)
+	return l.Rank, err
 }
 
 // newGPU puts what the rank holds on the device: the parameters, and for training room for gradients and moments,
@@ -94,13 +124,14 @@ func (g *gpu) put(x []float32, n int, upload bool) (cuda.Ptr, error) {
 	return p, g.e.Stream.Zero(p, 4*n)
 }
 
-func (g *gpu) load(prog *plan.Program, microbatches, size int, _ comm.Comm) (*exec.Memory, *exec.Runner, error) {
+func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*exec.Memory, *exec.Runner, error) {
 	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, g.params, g.grads)
 	if err != nil {
 		return nil, nil, err
 	}
 	g.programs = append(g.programs, mem)
-	r, err := exec.LoadCUDA(g.e, prog, mem)
+	peers, _ := c.(exec.Collectives)
+	r, err := exec.LoadCUDA(g.e, prog, mem, peers)
 	return mem.Memory, r, err
 }
 
@@ -109,6 +140,22 @@ func (g *gpu) squares(which tensorKind) ([]float64, error) {
 }
 
 func (g *gpu) update(s optim.Scalars) error { return g.optimizer.Update(cuda.AdamW(s)) }
+
+func (g *gpu) exchange(fqn string, f func(mine, theirs []float32) error) error {
+	at := g.grads[fqn]
+	n := len(g.state.params[fqn])
+	mine, theirs := make([]float32, n), make([]float32, n)
+	if err := g.e.Download(floatBytes(mine), at); err != nil {
+		return err
+	}
+	if err := f(mine, theirs); err != nil {
+		return err
+	}
+	for i := range mine {
+		mine[i] += theirs[i]
+	}
+	return g.e.Upload(at, floatBytes(mine))
+}
 
 func (g *gpu) fetch() error {
 	if err := g.e.Stream.Sync(); err != nil {
@@ -149,13 +196,17 @@ func (g *gpu) close() error {
 
 // fitsGPU refuses a job that needs more memory than the device has left.
 func (r *run) fitsGPU() error {
-	prog, err := r.job.Program(0)
+	me, err := r.me()
 	if err != nil {
 		return err
 	}
-	r.programs[0] = prog
+	prog, err := r.job.Program(me)
+	if err != nil {
+		return err
+	}
+	r.programs[me] = prog
 	need := int64(prog.ArenaBytes + prog.ConstBytes)
-	for _, h := range r.job.Held(0) {
+	for _, h := range r.job.Held(me) {
 		need += 16 * h.NumElements()
 	}
 	leave, err := r.gpu.Enter()

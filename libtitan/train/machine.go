@@ -18,6 +18,8 @@ type machine interface {
 	squares(which tensorKind) ([]float64, error)
 	// update applies AdamW.
 	update(s optim.Scalars) error
+	// exchange gives the gradient of a parameter to f, which fills theirs with a peer's, and adds that.
+	exchange(fqn string, f func(mine, theirs []float32) error) error
 	// fetch brings the host's copy of the parameters and moments up to date: what is saved is read there.
 	fetch() error
 	// close gives the device's memory back.
@@ -67,6 +69,16 @@ func (h *host) update(s optim.Scalars) error {
 		fqn := p.Param.FQN
 		h.engine.AdamW(h.state.params[fqn], h.state.grads[fqn], h.state.m[fqn], h.state.v[fqn], cpu.AdamW(s))
 	}
+	return nil
+}
+
+func (h *host) exchange(fqn string, f func(mine, theirs []float32) error) error {
+	mine := h.state.grads[fqn]
+	theirs := make([]float32, len(mine))
+	if err := f(mine, theirs); err != nil {
+		return err
+	}
+	h.engine.Add(mine, mine, theirs) // of two terms: the same bits on both ranks
 	return nil
 }
 

@@ -216,16 +216,12 @@ func (k *rank) exchangeTied(ctx context.Context) error {
 		return nil
 	}
 	peer := k.comm.Rank() + (first+last-2*me)*k.job.Mesh.World() // at the same place of the other stage's mesh
-	mine := k.state.grads[k.job.Params[0].FQN]
-	theirs := make([]float32, len(mine))
-	if err := k.comm.Send(ctx, peer, "tied", floatBytes(mine)); err != nil {
-		return err
-	}
-	if err := k.comm.Recv(ctx, peer, "tied", floatBytes(theirs)); err != nil {
-		return err
-	}
-	k.engine.Add(mine, mine, theirs) // of two terms: the same bits on both ranks
-	return nil
+	return k.machine.exchange(k.job.Params[0].FQN, func(mine, theirs []float32) error {
+		if err := k.comm.Send(ctx, peer, "tied", floatBytes(mine)); err != nil {
+			return err
+		}
+		return k.comm.Recv(ctx, peer, "tied", floatBytes(theirs))
+	})
 }
 
 // finite stops the run, on every rank and before any weight changes, when the loss or the norm is not finite.

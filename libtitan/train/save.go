@@ -68,7 +68,7 @@ func (k *rank) save(ctx context.Context, last bool) error {
 			return err
 		}
 		k.saver.start(write)
-	} else if k.Comm == "mpi" {
+	} else if k.apart() {
 		if err := k.sendState(ctx); err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 	"titan/libtitan/comm"
 	"titan/libtitan/comm/local"
 	"titan/libtitan/comm/mpi"
+	"titan/libtitan/comm/nccl"
 	"titan/libtitan/device/cpu"
 	"titan/libtitan/device/cuda"
 	"titan/libtitan/exit"
@@ -24,17 +25,18 @@ import (
 // Options are what a run needs beside its manifest.
 type Options struct {
 	CPU           cpu.Options
-	Device        string        // what is computed on: "cpu" (or "") or "cuda"
-	Deterministic bool          // on a GPU too the same bits in every run
-	LogFreq       int           // steps between console lines; the first and the last are always printed
-	Console       io.Writer     // the lines of a person
-	Metrics       io.Writer     // one JSON object a step; nil: none
-	GradNorms     bool          // one norm a parameter in them
-	TensorBoard   string        // folder; "": none
-	FreshData     bool          // begin the data at its first row, whatever the checkpoint says
-	Comm          string        // how ranks talk: "local" (or ""), all in this process, or "mpi", one a process
-	InitTimeout   time.Duration // how long a rank may be waited for in the first step; 0: comm.DefaultTimeout
-	CommTimeout   time.Duration // and after it; 0: InitTimeout
+	Device        string         // what is computed on: "cpu" (or "") or "cuda"
+	Deterministic bool           // on a GPU too the same bits in every run
+	LogFreq       int            // steps between console lines; the first and the last are always printed
+	Console       io.Writer      // the lines of a person
+	Metrics       io.Writer      // one JSON object a step; nil: none
+	GradNorms     bool           // one norm a parameter in them
+	TensorBoard   string         // folder; "": none
+	FreshData     bool           // begin the data at its first row, whatever the checkpoint says
+	Comm          string         // how ranks talk: "local" (or ""), all in this process, or one a process: "mpi", or on GPUs "nccl"
+	Children      *nccl.Children // the ranks that this process started; nil: none
+	InitTimeout   time.Duration  // how long a rank may be waited for in the first step; 0: comm.DefaultTimeout
+	CommTimeout   time.Duration  // and after it; 0: InitTimeout
 	Log           *slog.Logger
 	Progress      func(steps int64) // called after each step; nil: nobody watches
 }
@@ -149,11 +151,24 @@ func (r *run) start(ctx context.Context, f func(ctx context.Context, c comm.Comm
 		}
 		return f(ctx, c)
 	}
-	if r.Comm == "mpi" {
+	switch {
+	case r.Comm == "mpi":
 		return mpi.Run(ctx, o, each)
+	case r.Comm == "nccl":
+		if r.Children != nil {
+			var stop func()
+			ctx, stop = r.Children.With(ctx)
+			defer stop()
+		}
+		return nccl.Run(ctx, r.gpu.Device, o, func(ctx context.Context, c *nccl.Rank) error { return each(ctx, c) })
+	case r.gpu != nil && r.job.NumRanks() > 1:
+		return exit.Input.Errorf("mesh.world_size: %d: on GPUs each rank is a process of its own: start them with titan-run, torchrun or srun", r.job.NumRanks())
 	}
 	return local.RunWith(ctx, r.job.NumRanks(), o, each)
 }
+
+// apart reports whether each rank is a process of its own.
+func (r *run) apart() bool { return r.Comm == "mpi" || r.Comm == "nccl" }
 
 // fits refuses a job whose ranks, all in this process, need more memory than the machine has left.
 func (r *run) fits() error {
@@ -162,7 +177,7 @@ func (r *run) fits() error {
 	}
 	var need int64
 	ranks := r.job.NumRanks()
-	if r.Comm == "mpi" {
+	if r.apart() {
 		ranks = 1 // the others have processes, perhaps machines, of their own
 	}
 	for rank := range ranks {

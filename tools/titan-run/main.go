@@ -13,8 +13,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"titan/libtitan/comm"
-	"titan/libtitan/comm/mpi"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
 	"titan/libtitan/train"
@@ -77,7 +75,7 @@ func (f *flags) job() []cli.Flag {
 		app.Text(&f.data.Tokenizer, "byte, or a Hugging Face tokenizer.json `FILE`", "tokenizer"),
 		app.Choice(&f.dtype, []string{"float32", "bfloat16"}, "type computed in", "dtype"),
 		app.Choice(&f.options.Device, []string{"cpu", "cuda"}, "what computes: the cpu, or an NVIDIA GPU", "device"),
-		app.Choice(&f.options.Comm, []string{"local", "mpi"}, "how ranks talk: all in this process, or one a process over Open MPI (default: as it was started)", "comm"),
+		app.Choice(&f.options.Comm, []string{"local", "mpi", "nccl"}, "how ranks talk: all in this process, or one a process, over Open MPI or, on GPUs, NCCL (default: as it was started)", "comm"),
 		app.Count(&f.options.CPU.Threads, "threads of the cpu's kernels (default: all cores)", "threads"),
 		app.Choice(&f.options.CPU.Products, []string{"builtin", "onednn"}, "who multiplies matrices on the cpu", "products"),
 	}
@@ -163,34 +161,6 @@ func (f *flags) apply(e *app.Env) func(*manifest.Manifest) error {
 	}
 }
 
-// join finds out whether a launcher started this process as one rank of many; all but rank 0 are silent then.
-func (f *flags) join(e *app.Env) error {
-	launch, err := comm.Launched(os.Getenv)
-	if err != nil {
-		return exit.Usage.Wrap(err)
-	}
-	if launch.By != "" && !e.Given("comm") {
-		f.options.Comm = "mpi"
-	}
-	if launch.Size > 1 && f.options.Comm == "local" {
-		return exit.Usage.Errorf("--comm local: %s started %d processes, and each would run the whole job: leave --comm out, or start one", launch.By, launch.Size)
-	}
-	if launch.By == "mpirun" && launch.Rank != 0 && !e.Given("in") {
-		return exit.Usage.Errorf("mpirun gives its stdin to rank 0 alone: give every rank the manifest with -i FILE")
-	}
-	if f.options.Comm != "mpi" {
-		return nil
-	}
-	if err := mpi.Check(os.Getenv); err != nil {
-		return err
-	}
-	if launch.Rank != 0 {
-		e.Silence()
-		f.metrics, f.options.TensorBoard, f.options.GradNorms = "", "", false
-	}
-	return nil
-}
-
 func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	if err := f.join(e); err != nil {
 		return err
@@ -217,7 +187,7 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	}
 	bar := e.Steps("steps", int64(m.Training.Steps))
 	f.options.Progress = bar.Add
-	err = train.Run(ctx, m, f.options)
+	err = f.alone(m, func() error { return train.Run(ctx, m, f.options) })
 	bar.Close()
 	if err != nil {
 		return err
@@ -241,7 +211,11 @@ func evalVerb(ctx context.Context, e *app.Env, f *flags) error {
 		return err
 	}
 	f.options.Log, f.options.Console = e.Log, io.Discard
-	result, err := train.Eval(ctx, m, f.batches, f.options)
+	var result train.Evaluation
+	err = f.alone(m, func() (err error) {
+		result, err = train.Eval(ctx, m, f.batches, f.options)
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func (r *Rank) exchange(ctx context.Context, groups []comm.Group) ([][]comm.Grou
 	if err != nil {
 		return nil, err
 	}
-	world := comm.World(r.Size())
+	world := comm.Group{Name: "groups", Ranks: comm.World(r.Size()).Ranks}
 	lengths, texts := make([][]byte, r.Size()), make([][]byte, r.Size())
 	for i := range lengths {
 		lengths[i] = make([]byte, 8)

@@ -51,6 +51,20 @@ func Check(getenv func(string) string) error {
 	return err
 }
 
+// Connections is CUDA_DEVICE_MAX_CONNECTIONS: how many streams run side by side at most. Streams that share a connection
+// wait for each other, and one may wait for another rank. CUDA takes 8 unless told otherwise; more streams than 32 it
+// cannot tell apart. It is set before the driver starts.
+func Connections(log *slog.Logger) error {
+	const name = "CUDA_DEVICE_MAX_CONNECTIONS"
+	switch os.Getenv(name) {
+	case "":
+		return os.Setenv(name, "32")
+	case "1":
+		log.Warn(name + "=1: collectives will not run beside kernels, and pipelines may hang: unset it")
+	}
+	return nil
+}
+
 // Run makes this process a rank on the device, calls f, and returns its error, or the error of the rank that failed
 // first. After an error the process must exit: collectives may still be under way. f runs with the device entered.
 func Run(ctx context.Context, d *cuda.Device, o comm.Options, f func(ctx context.Context, r *Rank) error) error {
@@ -142,7 +156,7 @@ func (r *Rank) start(ctx context.Context) (err error) {
 // id is what rank 0 made for the communicator of all; it also makes sure that all ranks have loaded the library.
 func (r *Rank) id(ctx context.Context) ([]byte, error) {
 	id := make([]byte, 128) // NCCL_UNIQUE_ID_BYTES
-	all := comm.World(r.Size())
+	all := comm.Group{Name: "start", Ranks: comm.World(r.Size()).Ranks}
 	out := make([][]byte, r.Size())
 	var mine []byte
 	if out[0] = id; r.Rank() == 0 {

@@ -16,40 +16,61 @@ import (
 	"titan/libtitan/exit"
 )
 
+// Children are the ranks that this process started.
+type Children struct {
+	failed context.Context
+	cancel context.CancelCauseFunc
+	dir    string
+	all    sync.WaitGroup
+	list   []*child
+}
+
 // Start makes this process rank 0 of size ranks on this machine and starts the others: this program again, with the
-// same arguments and in on its standard input. They end when this process does. The context that it returns ends when
-// one of them fails, with the reason as its cause. stop waits for all.
-func Start(ctx context.Context, size int, in []byte) (inner context.Context, stop func() error, err error) {
+// same arguments and in on its standard input. They end when this process does.
+func Start(size int, in []byte) (*Children, error) {
 	dir, err := os.MkdirTemp("", "titan-ranks-") // only this user may enter
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := become(0, size, dir, os.Setenv); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	inner, cancel := context.WithCancelCause(ctx)
-	var all sync.WaitGroup
-	children := make([]*child, size)
+	k := &Children{dir: dir}
+	k.failed, k.cancel = context.WithCancelCause(context.Background())
 	for r := 1; r < size; r++ {
 		c := newChild(r, size, dir, in)
-		children[r] = c
-		all.Go(func() {
+		k.list = append(k.list, c)
+		k.all.Go(func() {
 			if err := c.run(); err != nil {
-				cancel(err)
+				k.cancel(err)
 			}
 		})
 	}
-	return inner, func() error {
-		defer cancel(nil)
-		timer := time.AfterFunc(10*linger, func() {
-			for _, c := range children[1:] {
-				c.kill()
-			}
-		})
-		all.Wait()
-		timer.Stop()
-		return os.RemoveAll(dir)
-	}, nil
+	return k, nil
+}
+
+// With is ctx, but it ends when a child fails too, with the reason as its cause.
+func (k *Children) With(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	off := context.AfterFunc(k.failed, func() { cancel(context.Cause(k.failed)) })
+	return ctx, func() { off(); cancel(nil) }
+}
+
+// Wait waits until all children have ended; those that do not, after a while, are ended.
+func (k *Children) Wait() error {
+	patience := 10 * linger
+	if k.failed.Err() != nil {
+		patience = linger
+	}
+	timer := time.AfterFunc(patience, func() {
+		for _, c := range k.list {
+			c.kill()
+		}
+	})
+	k.all.Wait()
+	timer.Stop()
+	k.cancel(nil)
+	return os.RemoveAll(k.dir)
 }
 
 // become sets the variables that torchrun would, and the folder.

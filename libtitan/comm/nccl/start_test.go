@@ -29,12 +29,15 @@ func starter(how string) int {
 }
 
 func startedRank(how string) error {
-	ctx, stop := context.Background(), func() error { return nil }
+	ctx := context.Background()
 	if os.Getenv("RANK") == "" {
-		var err error
-		if ctx, stop, err = Start(ctx, 3, []byte("a manifest")); err != nil {
+		children, err := Start(3, []byte("a manifest"))
+		if err != nil {
 			return err
 		}
+		defer children.Wait()
+		var stop func()
+		ctx, stop = children.With(ctx)
 		defer stop()
 	} else if in, err := io.ReadAll(os.Stdin); err != nil || string(in) != "a manifest" {
 		return fmt.Errorf("stdin: %q, %v", in, err)

@@ -1,0 +1,228 @@
+package exec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"titan/libtitan/comm"
+	"titan/libtitan/device/cuda"
+	"titan/libtitan/dtype"
+	"titan/libtitan/op"
+	"titan/libtitan/plan"
+)
+
+// Collectives moves the memory of devices between ranks: comm/nccl does. What is bound is done on its stream, in the
+// order in which all members of its group do theirs.
+type Collectives interface {
+	// Open makes ready the groups that this rank moves memory in. All ranks call it together.
+	Open(ctx context.Context, groups []comm.Group) error
+	AllGatherOn(s *cuda.Stream, g comm.Group, what string, tensors ...cuda.Gathered) (cuda.Work, error)
+	ReduceScatterOn(s *cuda.Stream, g comm.Group, what string, dt dtype.DType, op comm.Op, tensors ...cuda.Scattered) (cuda.Work, error)
+	AllReduceOn(s *cuda.Stream, g comm.Group, what string, dt dtype.DType, op comm.Op, tensors ...cuda.Reduced) (cuda.Work, error)
+	AllToAllOn(s *cuda.Stream, g comm.Group, what string, in, out []cuda.Span) (cuda.Work, error)
+	// SendOn sends to a member, by its place in the group; RecvOn takes what was sent, in order.
+	SendOn(s *cuda.Stream, g comm.Group, what string, to int, x cuda.Span) (cuda.Work, error)
+	RecvOn(s *cuda.Stream, g comm.Group, what string, from int, x cuda.Span) (cuda.Work, error)
+	// Sync waits for the stream, and ends when the job has failed elsewhere.
+	Sync(ctx context.Context, s *cuda.Stream) error
+}
+
+// gpuPeers binds what a program moves between GPUs. Moves are on the stream that computes. What goes to another stage
+// is copied to a place of its own and sent from there on a stream of its own: the sender goes on, and the receiver
+// takes it when it needs it, whatever else is under way between the two.
+type gpuPeers struct {
+	e     *cuda.Engine
+	prog  *plan.Program
+	moves Collectives // nil: there is one rank
+	taken []cuda.Ptr
+	lanes map[string]*gpuLane
+	own   map[plan.Tag]cuda.Span // sent to a stage of this rank
+	// staged: it sends to other stages or receives from them, and is not recorded: how the branches of a graph run side by
+	// side is CUDA's choice, and one that waits for a peer might keep another from what the peer waits for.
+	staged bool
+}
+
+// gpuLane is what one stage sends another in one direction.
+type gpuLane struct {
+	stream *cuda.Stream
+	ready  *cuda.Event // what is sent is in its place
+	done   *cuda.Event // all is sent
+	last   int         // microbatch
+}
+
+func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, error) {
+	p := &gpuPeers{e: e, prog: prog, moves: c, lanes: map[string]*gpuLane{}, own: map[plan.Tag]cuda.Span{}}
+	var groups []comm.Group
+	for i := range prog.Steps {
+		s := &prog.Steps[i]
+		switch {
+		case s.Kind == plan.Send || s.Kind == plan.Recv:
+			if s.Peer != prog.PP {
+				p.staged, groups = true, append(groups, p.pair(s))
+			}
+		case s.Kind == plan.Compute && gpuMoves[op.Move(s.Node.Op.Name)] != nil:
+			m := newMover(prog, s, make([]tensor, len(s.In)), make([]tensor, len(s.Out)))
+			if sends(s) {
+				groups = append(groups, m.group)
+			}
+		}
+	}
+	if c == nil {
+		if len(groups) > 0 {
+			return nil, fmt.Errorf("exec: %v: nothing moves memory between GPUs here: start a process a GPU", groups[0])
+		}
+		return p, nil
+	}
+	return p, c.Open(context.Background(), groups)
+}
+
+// sends reports whether a move sends anything.
+func sends(s *plan.Step) bool {
+	name := op.Move(s.Node.Op.Name)
+	return name != op.Slice && name != op.Mask
+}
+
+// pair is the group of the two ends of a step that sends or receives, the sender first.
+func (p *gpuPeers) pair(s *plan.Step) comm.Group {
+	me := p.prog.Mesh.Rank(p.prog.Coord)
+	from, to := world(p.prog, p.prog.PP, me), world(p.prog, s.Peer, me)
+	if s.Kind == plan.Recv {
+		from, to = to, from
+	}
+	return comm.Group{Name: "pp " + laneName(s), Ranks: []int{from, to}}
+}
+
+// laneName is tag without the microbatch.
+func laneName(s *plan.Step) string {
+	if s.Tag.Backward {
+		return fmt.Sprintf("%dB", s.Tag.Stage)
+	}
+	return fmt.Sprintf("%dF", s.Tag.Stage)
+}
+
+// bind binds a step that moves values, with room to pack in; ok is false for other steps.
+func (p *gpuPeers) bind(s *plan.Step, c gpuCall, room cuda.Ptr) (w cuda.Work, ok bool, err error) {
+	switch {
+	case s.Kind == plan.Send:
+		w, err = p.bindSend(s, c.in[0])
+	case s.Kind == plan.Recv:
+		w, err = p.bindRecv(s, c.out[0])
+	case s.Kind == plan.Compute && gpuMoves[op.Move(s.Node.Op.Name)] != nil:
+		m := &gpuMover{mover: newMover(p.prog, s, hostless(c.in), hostless(c.out)), gpuPeers: p, in: c.in, out: c.out, room: room}
+		w, err = gpuMoves[op.Move(s.Node.Op.Name)](m)
+	default:
+		return nil, false, nil
+	}
+	return w, true, err
+}
+
+func hostless(list []gpuTensor) []tensor {
+	out := make([]tensor, len(list))
+	for i, t := range list {
+		out[i] = t.tensor
+	}
+	return out
+}
+
+func (t gpuTensor) span() cuda.Span { return cuda.Span{P: t.p, Bytes: t.Bytes()} }
+
+// take takes memory of the device for the life of the program.
+func (p *gpuPeers) take(bytes int) (cuda.Span, error) {
+	at, err := p.e.Alloc(bytes)
+	if err != nil {
+		return cuda.Span{}, fmt.Errorf("exec: room to move values: %w", err)
+	}
+	p.taken = append(p.taken, at)
+	return cuda.Span{P: at, Bytes: bytes}, nil
+}
+
+// lane finds or makes the lane of a step that sends. Messages of a lane are not told apart, so their order must be that
+// in which they are taken.
+func (p *gpuPeers) lane(s *plan.Step) (*gpuLane, error) {
+	l := p.lanes[laneName(s)]
+	if l == nil {
+		l = &gpuLane{last: -1}
+		p.lanes[laneName(s)] = l
+		var err error
+		if l.stream, err = p.e.NewStream(true); err != nil {
+			return nil, err
+		}
+		if l.ready, err = p.e.NewEvent(false); err != nil {
+			return nil, err
+		}
+		if l.done, err = p.e.NewEvent(false); err != nil {
+			return nil, err
+		}
+	}
+	if s.Tag.Microbatch <= l.last {
+		return nil, fmt.Errorf("exec: %s: sent after microbatch %d: a schedule that sends out of order is not run on cuda", s, l.last)
+	}
+	l.last = s.Tag.Microbatch
+	return l, nil
+}
+
+// bindSend copies what is sent, so that its memory can be used again, and sends the copy beside what follows.
+func (p *gpuPeers) bindSend(s *plan.Step, t gpuTensor) (cuda.Work, error) {
+	place, err := p.take(t.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	keep := func() error { return p.e.Stream.Copy(place.P, t.p, place.Bytes) }
+	if s.Peer == p.prog.PP {
+		p.own[s.Tag] = place
+		return keep, nil
+	}
+	l, err := p.lane(s)
+	if err != nil {
+		return nil, err
+	}
+	send, err := p.moves.SendOn(l.stream, p.pair(s), tag(s), 1, place)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		if err := errors.Join(keep(), p.e.Stream.Record(l.ready), l.stream.Wait(l.ready)); err != nil {
+			return err
+		}
+		return send()
+	}, nil
+}
+
+func (p *gpuPeers) bindRecv(s *plan.Step, t gpuTensor) (cuda.Work, error) {
+	if s.Peer != p.prog.PP {
+		return p.moves.RecvOn(p.e.Stream, p.pair(s), tag(s), 0, t.span())
+	}
+	place, ok := p.own[s.Tag]
+	if !ok {
+		return nil, fmt.Errorf("exec: %s: it is not sent before", s)
+	}
+	return func() error { return p.e.Stream.Copy(t.p, place.P, place.Bytes) }, nil
+}
+
+// join makes the stream that computes wait for all that was sent.
+func (p *gpuPeers) join() error {
+	for _, l := range p.lanes {
+		if err := errors.Join(l.stream.Record(l.done), p.e.Stream.Wait(l.done)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sync waits for the end of a step.
+func (p *gpuPeers) sync(ctx context.Context) error {
+	if p.moves == nil {
+		return p.e.Stream.Sync()
+	}
+	return p.moves.Sync(ctx, p.e.Stream)
+}
+
+func (p *gpuPeers) free() error {
+	for _, at := range p.taken {
+		if err := p.e.Free(at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
