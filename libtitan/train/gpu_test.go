@@ -152,12 +152,3 @@ func TestGPUCheckpoints(t *testing.T) {
 		return k.machine.close()
 	}))
 }
-
-// Two ranks on a GPU are refused before anything starts.
-func TestGPUTakesOneRank(t *testing.T) {
-	m := meshJob(t, numbers(t), manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1}, 1)
-	o := quiet()
-	o.Device = "cuda"
-	err := Run(context.Background(), m, o)
-	require.EqualError(t, err, "mesh.world_size: 2: --device cuda trains on one GPU so far: plan with --world-size 1, or use --device cpu")
-}
