@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -40,7 +41,7 @@ func run(args []string) error {
 	case len(args) > 1 && args[0] == "time":
 		return measure(args[1:])
 	}
-	return fmt.Errorf("make DIR LAYERS VOCAB, or time CMD...")
+	return errors.New("moving: want make DIR LAYERS VOCAB, or time CMD ARGS")
 }
 
 func makeCheckpoint(dir string, layers, vocab int) error {
