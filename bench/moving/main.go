@@ -4,9 +4,9 @@
 package main
 
 import (
-	"errors"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
