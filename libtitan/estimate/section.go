@@ -4,55 +4,23 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"titan/libtitan/manifest"
 )
 
-// Section is an estimate as a manifest's section has it. Sizes are bytes, times seconds of an optimizer step, rounded to
-// six digits so that every machine writes the same.
-type Section struct {
-	GPU                   string           `json:"gpu"`       // the machine, by name
-	PlanOnly              bool             `json:"plan_only"` // titan-run does not run it yet
-	Ranks                 []SectionRank    `json:"ranks"`     // by pp rank
-	PeakBytes             int64            `json:"peak_bytes"`
-	StepSeconds           float64          `json:"step_seconds"`
-	TokensPerSecondPerGPU float64          `json:"tokens_per_second_per_gpu"`
-	MFU                   float64          `json:"mfu"`
-	Bubble                float64          `json:"bubble"`
-	Seconds               []SectionSeconds `json:"seconds"`       // of the pipeline rank that works longest
-	ComputedFrom          []string         `json:"computed_from"` // what the figures follow from
-}
-
-// SectionRank is what one GPU of a pipeline rank holds. Without allocated_bytes and peak_bytes, the parts add up to the peak.
-type SectionRank struct {
-	PPRank             int   `json:"pp_rank"`
-	ParamsBytes        int64 `json:"params_bytes"`
-	GradsBytes         int64 `json:"grads_bytes"`
-	OptimizerBytes     int64 `json:"optimizer_bytes"`
-	ActivationsBytes   int64 `json:"activations_bytes"`
-	LogitsBytes        int64 `json:"logits_bytes"`
-	BuffersBytes       int64 `json:"buffers_bytes"`
-	FragmentationBytes int64 `json:"fragmentation_bytes"`
-	AllocatedBytes     int64 `json:"allocated_bytes"` // most that is live at once
-	PeakBytes          int64 `json:"peak_bytes"`      // reserved: what the GPU must have
-}
-
-// SectionSeconds is one part of a step's time.
-type SectionSeconds struct {
-	Part    string  `json:"part"`
-	Seconds float64 `json:"seconds"`
-}
-
-// Section is e as a manifest's section.
-func (e *Estimate) Section(j *Job, m *Machine) *Section {
-	s := &Section{
+// Section is e as a manifest's section. Figures are rounded to six digits so that every machine writes the same.
+func (e *Estimate) Section(j *Job, m *Machine) *manifest.Estimate {
+	s := &manifest.Estimate{
 		GPU: m.Name, PlanOnly: j.PlanOnly(), PeakBytes: e.PeakBytes, StepSeconds: sixDigits(e.StepSeconds),
 		TokensPerSecondPerGPU: sixDigits(e.TokensPerSecondPerGPU), MFU: sixDigits(e.MFU), Bubble: sixDigits(e.Bubble), ComputedFrom: j.sources(m),
 	}
 	for _, r := range e.Ranks {
-		s.Ranks = append(s.Ranks, SectionRank{r.PPRank, r.Params, r.Grads, r.Optimizer, r.Activations, r.Logits, r.Buffers, r.Fragmentation, r.AllocatedBytes, r.PeakBytes})
+		s.Ranks = append(s.Ranks, manifest.EstimateRank{PPRank: r.PPRank, ParamsBytes: r.Params, GradsBytes: r.Grads, OptimizerBytes: r.Optimizer, ActivationsBytes: r.Activations,
+			LogitsBytes: r.Logits, BuffersBytes: r.Buffers, FragmentationBytes: r.Fragmentation, AllocatedBytes: r.AllocatedBytes, PeakBytes: r.PeakBytes})
 	}
 	for _, p := range e.Seconds() {
 		if p.Seconds > 0 {
-			s.Seconds = append(s.Seconds, SectionSeconds{p.Part, sixDigits(p.Seconds)})
+			s.Seconds = append(s.Seconds, manifest.EstimateSeconds{Part: p.Part, Seconds: sixDigits(p.Seconds)})
 		}
 	}
 	return s
@@ -62,12 +30,13 @@ func (e *Estimate) Section(j *Job, m *Machine) *Section {
 func (j *Job) PlanOnly() bool { return j.AsyncTP || j.Dims.EP > 1 || j.Model.NumExperts > 0 }
 
 // Seconds lists the parts of a step's time by name; the last is what the rank that works longest waits for others.
-func (e *Estimate) Seconds() []SectionSeconds {
+func (e *Estimate) Seconds() []manifest.EstimateSeconds {
 	p := e.Parts
-	return []SectionSeconds{
-		{"products", p.Products}, {"attention", p.Attention}, {"memory_bound", p.MemoryBound}, {"float8_casts", p.Float8Casts},
-		{"tensor_parallel", p.TensorParallel}, {"context_parallel", p.ContextParallel}, {"expert_parallel", p.ExpertParallel},
-		{"fsdp", p.FSDP}, {"optimizer", p.Optimizer}, {"host", p.Host}, {"pipeline_waits", max(0, e.StepSeconds-p.Sum())},
+	return []manifest.EstimateSeconds{
+		{Part: "products", Seconds: p.Products}, {Part: "attention", Seconds: p.Attention}, {Part: "memory_bound", Seconds: p.MemoryBound},
+		{Part: "float8_casts", Seconds: p.Float8Casts}, {Part: "tensor_parallel", Seconds: p.TensorParallel}, {Part: "context_parallel", Seconds: p.ContextParallel},
+		{Part: "expert_parallel", Seconds: p.ExpertParallel}, {Part: "fsdp", Seconds: p.FSDP}, {Part: "optimizer", Seconds: p.Optimizer},
+		{Part: "host", Seconds: p.Host}, {Part: "pipeline_waits", Seconds: max(0, e.StepSeconds-p.Sum())},
 	}
 }
 

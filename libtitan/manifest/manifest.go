@@ -17,6 +17,7 @@ type Manifest struct {
 	ActivationCheckpoint *ActivationCheckpoint `json:"activation_checkpoint,omitempty"`
 	Compile              *Compile              `json:"compile,omitempty"`
 	Float8               *Float8               `json:"float8,omitempty"`
+	Estimate             *Estimate             `json:"estimate,omitempty"`
 	Pipeline             *Pipeline             `json:"pipeline,omitempty"`
 	Checkpoint           *Checkpoint           `json:"checkpoint,omitempty"`
 	Data                 *Data                 `json:"data,omitempty"`
@@ -140,6 +141,40 @@ type Compile struct {
 type Float8 struct {
 	Recipe     string   `json:"recipe"`      // off, tensorwise, rowwise or rowwise_with_gw_hp
 	FilterFQNs []string `json:"filter_fqns"` // linears whose FQN holds one of these stay in their type
+}
+
+// Estimate is what meshplan predicts of the job on one kind of GPU; a change of the other sections does not change it.
+type Estimate struct {
+	GPU                   string            `json:"gpu"`                       // the machine, by name
+	PlanOnly              bool              `json:"plan_only"`                 // titan-run does not run the job yet
+	Ranks                 []EstimateRank    `json:"ranks"`                     // by pp rank, what one of its GPUs holds
+	PeakBytes             int64             `json:"peak_bytes"`                // the largest of the ranks'
+	StepSeconds           float64           `json:"step_seconds"`              // of an optimizer step
+	TokensPerSecondPerGPU float64           `json:"tokens_per_second_per_gpu"` // tokens of a step / step_seconds / world_size
+	MFU                   float64           `json:"mfu"`                       // flops_per_token by this rate, of the GPU's bfloat16 peak
+	Bubble                float64           `json:"bubble"`                    // share of the pipeline ranks' time in which they wait for each other
+	Seconds               []EstimateSeconds `json:"seconds"`                   // where the step's time goes on the pipeline rank that works longest
+	ComputedFrom          []string          `json:"computed_from"`             // what the figures follow from
+}
+
+// EstimateRank is the bytes of a GPU at its peak. Without allocated_bytes, they add up to peak_bytes.
+type EstimateRank struct {
+	PPRank             int   `json:"pp_rank"`             // the pipeline rank
+	ParamsBytes        int64 `json:"params_bytes"`        // this GPU's share of the stored values
+	GradsBytes         int64 `json:"grads_bytes"`         // their gradients, reduced
+	OptimizerBytes     int64 `json:"optimizer_bytes"`     // AdamW's moments
+	ActivationsBytes   int64 `json:"activations_bytes"`   // what forwards save for backwards, of all microbatches in flight
+	LogitsBytes        int64 `json:"logits_bytes"`        // what the loss makes of them and back
+	BuffersBytes       int64 `json:"buffers_bytes"`       // gathered parameters, gradients before they are reduced, messages, one block's workspace
+	FragmentationBytes int64 `json:"fragmentation_bytes"` // what the allocator keeps and cannot use
+	AllocatedBytes     int64 `json:"allocated_bytes"`     // most that is live at once
+	PeakBytes          int64 `json:"peak_bytes"`          // reserved: what the GPU must have
+}
+
+// EstimateSeconds is one part of a step's time.
+type EstimateSeconds struct {
+	Part    string  `json:"part"`    // products, attention, memory_bound, ..., pipeline_waits
+	Seconds float64 `json:"seconds"` // of a step
 }
 
 // Pipeline is the model cut into stages, and the order in which they run.

@@ -103,7 +103,7 @@ func TestReadRefuses(t *testing.T) {
 		{"list for object", head + `"training": []}`, "manifest: line 1: training: want an object, got a list"},
 		{"bool", head + `"compile": {"enable": 1}}`, "manifest: line 1: compile.enable: want true or false, got 1"},
 		{"list item", head + `"compile": {"components": ["model", 1]}}`, "manifest: line 1: compile.components.1: want a string, got 1"},
-		{"odd name", head + `"a\nb": 1}`, `manifest: line 1: "a\nb": unknown section (its name may start with x-): not among schema, model, mesh, training, optimizer, lr_scheduler, activation_checkpoint, compile, float8, pipeline, checkpoint, data`},
+		{"odd name", head + `"a\nb": 1}`, `manifest: line 1: "a\nb": unknown section (its name may start with x-): not among schema, model, mesh, training, optimizer, lr_scheduler, activation_checkpoint, compile, float8, estimate, pipeline, checkpoint, data`},
 		{"long name", head + `"mesh": {"` + strings.Repeat("a", 1000000) + `": 1}}`, `manifest: line 1: "mesh.` + strings.Repeat("a", 75) + `": unknown field: not among world_size, dims, order, disable_sequence_parallel, disable_loss_parallel, cp_rotate, reshard_after_forward`},
 		{"deep", head + `"x-a": ` + strings.Repeat("[", 100000), "manifest: line 1: is nested deeper than 64 levels"},
 		{"large", strings.Repeat(" ", maxBytes+1), "manifest: is larger than 16 MiB"},
@@ -174,7 +174,7 @@ func TestSetRefuses(t *testing.T) {
 		"compile.enable=yes":        `manifest: compile.enable: want true or false, got "yes"`,
 		"pipeline.stages.2.stage=1": `manifest: pipeline.stages.2.stage: pipeline.stages has 2 items, numbered from 0; "2" is none of them`,
 		`mesh.dims={"pq": 1}`:       "manifest: mesh.dims.pq: unknown field: did you mean mesh.dims.pp?",
-		"read=1":                    "manifest: read: unknown field: not among schema, model, mesh, training, optimizer, lr_scheduler, activation_checkpoint, compile, float8, pipeline, checkpoint, data",
+		"read=1":                    "manifest: read: unknown field: not among schema, model, mesh, training, optimizer, lr_scheduler, activation_checkpoint, compile, float8, estimate, pipeline, checkpoint, data",
 	} {
 		t.Run(set, func(t *testing.T) { require.EqualError(t, Set(sample(), set), want) })
 	}

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"io"
 
 	"titan/libtitan/estimate"
 	"titan/libtitan/exit"
@@ -15,7 +13,7 @@ func estimateVerb() app.Verb {
 	h := machine{gpu: "h100"}
 	asyncTP, memory := false, "pytorch"
 	return app.Verb{
-		Name: "estimate", Usage: "predict a manifest's memory and time, as one JSON object", Manifest: true,
+		Name: "estimate", Usage: "fill a manifest's estimate: memory and time", Manifest: true,
 		Example: "meshplan --model llama3-8b --dp-shard 8 --dtype bfloat16 | meshplan estimate --gpu h200 --explain",
 		Flags: append(h.flags(), app.Switch(&asyncTP, "with tensor-parallel collectives in pieces beside the products", "async-tp"),
 			app.Choice(&memory, []string{"pytorch", "titan"}, "whose memory: what PyTorch's allocator reserves, or the arena that titan-run lays out (a traced plan)", "memory-of")),
@@ -50,11 +48,8 @@ func estimateVerb() app.Verb {
 				}
 			}
 			explainEstimate(e.Explain, p, on.MemoryBytes)
-			return e.WriteOut(func(w io.Writer) error {
-				out := json.NewEncoder(w)
-				out.SetIndent("", "  ")
-				return out.Encode(p.Section(j, &on))
-			})
+			m.Estimate = p.Section(j, &on)
+			return e.WriteManifest(m)
 		},
 	}
 }

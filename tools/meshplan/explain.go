@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"titan/libtitan/estimate"
+	"titan/libtitan/manifest"
 	"titan/tools/internal/app"
 )
 
@@ -67,7 +68,7 @@ func losesBy(p, best estimate.Plan) string {
 	for i := range ours {
 		ours[i].Seconds = (ours[i].Seconds/scale - theirs[i].Seconds) / best.Estimate.StepSeconds
 	}
-	slices.SortStableFunc(ours, func(a, b estimate.SectionSeconds) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	slices.SortStableFunc(ours, func(a, b manifest.EstimateSeconds) int { return cmp.Compare(b.Seconds, a.Seconds) })
 	words := fmt.Sprintf("%.2f%% slower", 100*slower)
 	if slower < 5e-5 {
 		words = fmt.Sprintf("as fast, %.2f GiB more", float64(p.Estimate.PeakBytes-best.Estimate.PeakBytes)/gib)

@@ -35,6 +35,7 @@ func search(ctx context.Context, e *app.Env, o *options) error {
 		if err != nil {
 			return err
 		}
+		m.Estimate = p.Estimate.Section(p.Job, &space.Machine)
 		jobs = append(jobs, m)
 	}
 	explain(e.Explain, jobs[0])
@@ -42,23 +43,18 @@ func search(ctx context.Context, e *app.Env, o *options) error {
 	if o.format == "manifest" {
 		return e.WriteManifest(jobs[0])
 	}
-	return e.WriteOut(func(w io.Writer) error { return writePlans(w, jobs, found.Plans, &space.Machine) })
+	return e.WriteOut(func(w io.Writer) error { return writePlans(w, jobs) })
 }
 
-// planned is one of --format plans.
-type planned struct {
-	Manifest json.RawMessage   `json:"manifest"`
-	Estimate *estimate.Section `json:"estimate"`
-}
-
-func writePlans(w io.Writer, jobs []*manifest.Manifest, plans []estimate.Plan, on *estimate.Machine) error {
-	var list []planned
-	for i, m := range jobs {
+// writePlans writes a JSON list.
+func writePlans(w io.Writer, jobs []*manifest.Manifest) error {
+	var list []json.RawMessage
+	for _, m := range jobs {
 		var text bytes.Buffer
 		if err := manifest.Write(&text, m); err != nil {
 			return err
 		}
-		list = append(list, planned{text.Bytes(), plans[i].Estimate.Section(plans[i].Job, on)})
+		list = append(list, text.Bytes())
 	}
 	j := json.NewEncoder(w)
 	j.SetIndent("", "  ")
