@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"titan/libtitan/device/cuda"
+	"titan/libtitan/op"
 	"titan/libtitan/plan"
 )
 
@@ -12,7 +13,8 @@ import (
 // lies in pinned memory of the host and is copied at the beginning and the end of each run.
 type CUDAMemory struct {
 	*Memory
-	Params, Grads      map[string]cuda.Ptr // by FQN
+	Params             map[string]cuda.Ptr // by FQN
+	Grads              map[string]cuda.Ptr // by FQN, in the arena: valid from one run to the next
 	e                  *cuda.Engine
 	host               *cuda.Host
 	inputs, loss       cuda.Ptr // the device's copies: tokens and labels by microbatch, the scale; the losses
@@ -22,9 +24,10 @@ type CUDAMemory struct {
 	peers              *gpuPeers
 }
 
-// NewCUDAMemory takes the memory of prog for microbatches of size tokens. Parameters and gradients are the caller's.
-func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, params, grads map[string]cuda.Ptr) (*CUDAMemory, error) {
-	m := &CUDAMemory{Memory: &Memory{}, Params: params, Grads: grads, e: e, size: size}
+// NewCUDAMemory takes the memory of prog, whose gradients lie in its arena, for microbatches of size tokens. Parameters
+// are the caller's.
+func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, params map[string]cuda.Ptr) (*CUDAMemory, error) {
+	m := &CUDAMemory{Memory: &Memory{}, Params: params, Grads: map[string]cuda.Ptr{}, e: e, size: size}
 	m.inputBytes = 8*microbatches*size + 4
 	var err error
 	if m.host, err = e.AllocHost(m.inputBytes + 4*microbatches); err != nil {
@@ -44,6 +47,11 @@ func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, p
 	m.loss = m.inputs + cuda.Ptr(inputs)
 	m.consts = m.loss + cuda.Ptr(losses)
 	m.arena = m.consts + cuda.Ptr(consts)
+	for _, s := range prog.Slots {
+		if s.Class == plan.Grad {
+			m.Grads[s.Name] = m.arena + cuda.Ptr(s.Offset)
+		}
+	}
 	return m, nil
 }
 
@@ -116,7 +124,7 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 		}
 	}
 	g := &gpuProgram{e: e, peers: peers}
-	g.add("inputs", func() error { return e.Stream.Upload(mem.inputs, mem.host, 0, mem.inputBytes) })
+	g.add("inputs", "inputs", func() error { return e.Stream.Upload(mem.inputs, mem.host, 0, mem.inputBytes) })
 	fused := fuseLosses(prog)
 	for i := range prog.Steps {
 		s := &prog.Steps[i]
@@ -130,62 +138,22 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 		if err != nil {
 			return nil, err
 		}
-		g.add(s.String(), work)
+		g.add(s.String(), class(s), work)
 	}
-	g.add("sends", peers.join)
-	g.add("losses", func() error { return e.Stream.Download(mem.host, mem.inputBytes, mem.loss, 4*len(mem.Loss)) })
-	return &Runner{prog: prog, steps: []func(context.Context) error{g.run}}, nil
+	g.add("sends", "sends", peers.join)
+	g.add("losses", "losses", func() error { return e.Stream.Download(mem.host, mem.inputBytes, mem.loss, 4*len(mem.Loss)) })
+	return &Runner{prog: prog, gpu: g, steps: []func(context.Context) error{g.run}}, nil
 }
 
-// gpuProgram is the steps of a program on a stream, and their recording.
-type gpuProgram struct {
-	e     *cuda.Engine
-	peers *gpuPeers
-	works []cuda.Work
-	names []string
-	ran   bool
-	graph *cuda.Graph
-}
-
-func (g *gpuProgram) add(name string, w cuda.Work) {
-	g.names, g.works = append(g.names, name), append(g.works, w)
-}
-
-func (g *gpuProgram) run(ctx context.Context) error {
-	if err := g.launch(ctx); err != nil {
-		return err
+// class is what a step is, for those who add up times: the op, and of a product its rule.
+func class(s *plan.Step) string {
+	if s.Node == nil {
+		return "accumulate"
 	}
-	if err := g.peers.sync(ctx); err != nil {
-		return fmt.Errorf("exec: a kernel of the step failed: %w: with CUDA_LAUNCH_BLOCKING=1 the error names it", err)
+	if a, ok := s.Node.Attr.(op.EinsumAttr); ok {
+		return "einsum " + a.Spec
 	}
-	return nil
-}
-
-func (g *gpuProgram) launch(ctx context.Context) error {
-	if g.graph == nil && g.ran && !g.peers.staged {
-		var err error
-		if g.graph, err = g.e.Stream.Capture(func() error { return g.each(ctx) }); err != nil {
-			return fmt.Errorf("exec: record the step: %w", err)
-		}
-	}
-	g.ran = true
-	if g.graph != nil {
-		return g.e.Stream.Launch(g.graph)
-	}
-	return g.each(ctx)
-}
-
-// each puts the steps on the stream one by one.
-func (g *gpuProgram) each(ctx context.Context) error {
-	for i, work := range g.works {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err := work(); err != nil {
-			return fmt.Errorf("exec: %s: %w", g.names[i], err)
-		}
-	}
-	return nil
+	return s.Node.Op.Name
 }
 
 // gpuCall is one application of an op on the device's memory.

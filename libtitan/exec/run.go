@@ -15,6 +15,7 @@ type Runner struct {
 	prog  *plan.Program
 	comm  comm.Comm
 	steps []func(ctx context.Context) error
+	gpu   *gpuProgram // nil: on the host
 }
 
 // Load binds prog to mem and computes its constants. c carries what crosses to other pp ranks; its ranks are theirs.

@@ -83,6 +83,8 @@ type Op struct {
 	Eval func(n *Node, in []Array) []Array
 	// View: result 0 is the bytes of input 0 under another shape.
 	View bool
+	// InPlace: kernels may write result 0 where input 0 lies.
+	InPlace bool
 	// CanAdd: kernels can add into results that are a parameter's gradient, in place of overwriting them.
 	CanAdd bool
 }

@@ -42,9 +42,10 @@ var crossEntropyOp = &graph.Op{
 
 // dlogits = dloss·(softmax - onehot), zero where the label is Ignored.
 var crossEntropyBackwardOp = &graph.Op{
-	Name: "cross_entropy_backward",
-	Cut:  cut("b", "s", "v"),
-	Rule: rule("bsv,bs,bs,->bsv"),
+	Name:    "cross_entropy_backward",
+	Cut:     cut("b", "s", "v"),
+	Rule:    rule("bsv,bs,bs,->bsv"),
+	InPlace: true, // logits are the largest value of many models
 	Eval: func(n *graph.Node, in []graph.Array) []graph.Array {
 		out := graph.NewArray(in[0].Shape...)
 		numRows, vocab := rows(in[0])

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"titan/libtitan/graph"
 	"titan/libtitan/op"
 	"titan/libtitan/pipeline"
@@ -89,7 +91,7 @@ func (b *builder) compute(s *Stage, n *graph.Node, a pipeline.Action) Step {
 	return step
 }
 
-// slot finds or makes the place of v; a view lies where its input does.
+// slot finds or makes the place of v; a view lies where its input does, and so does what is made in place.
 func (b *builder) slot(s *Stage, v *graph.Value, microbatch int) *Slot {
 	if b.nodes[v.Node] != perMicrobatch {
 		microbatch = -1
@@ -101,7 +103,7 @@ func (b *builder) slot(s *Stage, v *graph.Value, microbatch int) *Slot {
 	slot := b.prog.local(v)
 	slot.FQN, slot.Microbatch = v.Node.FQN, microbatch
 	switch {
-	case v.Node.Op.View:
+	case v.Node.Op.View || b.inPlace(s, v):
 		root := b.slot(s, v.Node.In[0], microbatch).Root()
 		view := *root
 		view.Type, view.At, view.Logical, view.Of = slot.Type, slot.At, slot.Logical, root
@@ -124,4 +126,21 @@ func (b *builder) slot(s *Stage, v *graph.Value, microbatch int) *Slot {
 	}
 	b.slots[k] = slot
 	return slot
+}
+
+// inPlace reports whether v may take the place of its node's first input: no other node of the backward reads that.
+func (b *builder) inPlace(s *Stage, v *graph.Value) bool {
+	if !v.Node.Op.InPlace || v.Out != 0 || b.nodes[v.Node] != perMicrobatch {
+		return false
+	}
+	in := v.Node.In[0]
+	if in.Node.Op == graph.InputOp || in == s.Out {
+		return false
+	}
+	for _, n := range s.Graph.Nodes {
+		if n != v.Node && n.Phase == graph.Backward && slices.Contains(n.In, in) {
+			return false
+		}
+	}
+	return b.nodes[in.Node] == perMicrobatch
 }

@@ -2,8 +2,8 @@ package plan
 
 import "sort"
 
-// lifetimes finds the first and last step that touches each arena slot. What the prologue makes lives on to
-// the end of the step.
+// lifetimes finds the first and last step that touches each arena slot. What the prologue makes is made again in the
+// next step, so it too ends with its last use.
 func (b *builder) lifetimes() {
 	seen := map[*Slot]bool{}
 	touch := func(s *Slot, at int) {
@@ -28,9 +28,6 @@ func (b *builder) lifetimes() {
 	for _, s := range b.prog.Slots {
 		if seen[s] {
 			used = append(used, s)
-		}
-		if s.Microbatch < 0 {
-			s.First, s.Last = 0, max(s.Last, len(b.prog.Steps)-1)
 		}
 	}
 	b.prog.Slots = used

@@ -110,12 +110,13 @@ type Tag struct {
 // Program is everything that one rank does in an optimizer step.
 type Program struct {
 	Where
-	Stages     []*Stage // that it holds
-	Constants  []Step   // run once, at load
-	Steps      []Step
-	Slots      []*Slot // all arena slots, in order of First
-	ArenaBytes int
-	ConstBytes int
+	Stages       []*Stage // that it holds
+	Constants    []Step   // run once, at load
+	Steps        []Step
+	Slots        []*Slot // all arena slots, in order of First
+	ArenaBytes   int
+	ConstBytes   int
+	GradsInArena bool // by PlaceGrads
 }
 
 // align is the granule of arena offsets: a cache line, and a vector register.

@@ -41,7 +41,9 @@ func Measure(prog *Program) Usage {
 	u.Fixed[Const] = prog.ConstBytes
 	for _, bytes := range prog.paramBytes() {
 		u.Fixed[Param] += bytes
-		u.Fixed[Grad] += bytes
+		if !prog.GradsInArena {
+			u.Fixed[Grad] += bytes
+		}
 	}
 	return u
 }

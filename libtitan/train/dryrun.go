@@ -40,14 +40,14 @@ func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w, text io.Wri
 		fmt.Fprintf(w, "step: %2d  lr: %.6g\n", step, m.Optimizer.LR*schedule.Factor(r.left.Epoch+step-1-r.left.Step))
 	}
 	for rank := range r.job.NumRanks() {
-		prog, err := r.job.Program(rank)
+		prog, err := r.program(rank)
 		if err != nil {
 			return err
 		}
 		u := plan.Measure(prog)
 		params := u.Fixed[plan.Param]
 		fmt.Fprintf(w, "rank %d: stages %s: params %s  grads %s  optimizer %s  activations %s (peak live %s)\n", rank, stageList(prog),
-			manifest.FormatBytes(int64(params)), manifest.FormatBytes(int64(params)), manifest.FormatBytes(int64(2*params)),
+			manifest.FormatBytes(int64(params)), manifest.FormatBytes(int64(u.Fixed[plan.Grad])), manifest.FormatBytes(int64(2*params)),
 			manifest.FormatBytes(int64(prog.ArenaBytes)), manifest.FormatBytes(int64(u.PeakBytes)))
 	}
 	for i := range r.job.Stages {

@@ -17,15 +17,14 @@ import (
 )
 
 // gpu computes on a GPU. The state's parameters and moments are copies, made when they are fetched; gradients are there
-// alone.
+// alone, in the memory of the program that trains.
 type gpu struct {
-	e               *cuda.Engine
-	held            []parallel.Held
-	state           *state
-	params, grads   map[string]cuda.Ptr
-	moments, second map[string]cuda.Ptr
-	optimizer       *cuda.Optimizer // nil: nothing is trained
-	programs        []*exec.CUDAMemory
+	e                       *cuda.Engine
+	held                    []parallel.Held
+	state                   *state
+	params, moments, second map[string]cuda.Ptr // the moments nil: nothing is trained
+	optimizer               *cuda.Optimizer
+	programs                []*exec.CUDAMemory
 }
 
 // openGPU takes the GPU of this process: the first, or the one of its place among the ranks of this machine.
@@ -80,36 +79,30 @@ func (r *run) me() (int, error) {
 	return l.Rank, err
 }
 
-// newGPU puts what the rank holds on the device: the parameters, and for training room for gradients and moments,
-// which begin at zero or, resumed, at the state's.
+// newGPU puts what the rank holds on the device: the parameters, and for training their moments, which begin at zero
+// or, resumed, at the state's.
 func newGPU(e *cuda.Engine, held []parallel.Held, s *state, training, resume bool) (*gpu, error) {
-	g := &gpu{e, held, s, map[string]cuda.Ptr{}, map[string]cuda.Ptr{}, map[string]cuda.Ptr{}, map[string]cuda.Ptr{}, nil, nil}
-	var all []cuda.Param
+	g := &gpu{e: e, held: held, state: s, params: map[string]cuda.Ptr{}}
+	lists := []struct {
+		on   map[string]cuda.Ptr
+		from map[string][]float32
+		copy bool
+	}{{g.params, s.params, true}}
+	if training {
+		g.moments, g.second = map[string]cuda.Ptr{}, map[string]cuda.Ptr{}
+		lists = append(lists, lists[0], lists[0])
+		lists[1].on, lists[1].from, lists[1].copy = g.moments, s.m, resume
+		lists[2].on, lists[2].from, lists[2].copy = g.second, s.v, resume
+	}
 	for _, h := range held {
-		fqn, n := h.Param.FQN, int(h.NumElements())
-		var err error
-		if g.params[fqn], err = g.put(s.params[fqn], n, true); err != nil {
-			return nil, err
-		}
-		if !training {
-			continue
-		}
-		for _, list := range []struct {
-			on   map[string]cuda.Ptr
-			of   []float32
-			copy bool
-		}{{g.grads, nil, false}, {g.moments, s.m[fqn], resume}, {g.second, s.v[fqn], resume}} {
-			if list.on[fqn], err = g.put(list.of, n, list.copy); err != nil {
+		for _, list := range lists {
+			var err error
+			if list.on[h.Param.FQN], err = g.put(list.from[h.Param.FQN], int(h.NumElements()), list.copy); err != nil {
 				return nil, err
 			}
 		}
-		all = append(all, cuda.Param{P: g.params[fqn], G: g.grads[fqn], M: g.moments[fqn], V: g.second[fqn], N: n})
 	}
-	var err error
-	if training {
-		g.optimizer, err = e.NewOptimizer(all)
-	}
-	return g, err
+	return g, nil
 }
 
 // put takes memory for n elements and fills it from x, or with zeros.
@@ -125,14 +118,34 @@ func (g *gpu) put(x []float32, n int, upload bool) (cuda.Ptr, error) {
 }
 
 func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*exec.Memory, *exec.Runner, error) {
-	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, g.params, g.grads)
+	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, g.params)
 	if err != nil {
 		return nil, nil, err
 	}
 	g.programs = append(g.programs, mem)
+	if prog.GradsInArena {
+		if err := g.train(mem); err != nil {
+			return nil, nil, err
+		}
+	}
 	peers, _ := c.(exec.Collectives)
 	r, err := exec.LoadCUDA(g.e, prog, mem, peers)
 	return mem.Memory, r, err
+}
+
+// train ties the optimizer to the gradients of a program.
+func (g *gpu) train(mem *exec.CUDAMemory) (err error) {
+	var all []cuda.Param
+	for _, h := range g.held {
+		fqn := h.Param.FQN
+		grad, ok := mem.Grads[fqn]
+		if !ok {
+			return fmt.Errorf("no gradient of %s is made", fqn)
+		}
+		all = append(all, cuda.Param{P: g.params[fqn], G: grad, M: g.moments[fqn], V: g.second[fqn], N: int(h.NumElements())})
+	}
+	g.optimizer, err = g.e.NewOptimizer(all)
+	return err
 }
 
 func (g *gpu) squares(which tensorKind) ([]float64, error) {
@@ -142,7 +155,7 @@ func (g *gpu) squares(which tensorKind) ([]float64, error) {
 func (g *gpu) update(s optim.Scalars) error { return g.optimizer.Update(cuda.AdamW(s)) }
 
 func (g *gpu) exchange(fqn string, f func(mine, theirs []float32) error) error {
-	at := g.grads[fqn]
+	at := g.programs[0].Grads[fqn] // of the program that trains, which is loaded first
 	n := len(g.state.params[fqn])
 	mine, theirs := make([]float32, n), make([]float32, n)
 	if err := g.e.Download(floatBytes(mine), at); err != nil {
@@ -176,7 +189,7 @@ func (g *gpu) fetch() error {
 }
 
 func (g *gpu) close() error {
-	for _, list := range []map[string]cuda.Ptr{g.params, g.grads, g.moments, g.second} {
+	for _, list := range []map[string]cuda.Ptr{g.params, g.moments, g.second} {
 		for _, p := range list {
 			if err := g.e.Free(p); err != nil {
 				return err
@@ -200,14 +213,14 @@ func (r *run) fitsGPU() error {
 	if err != nil {
 		return err
 	}
-	prog, err := r.job.Program(me)
+	prog, err := r.program(me)
 	if err != nil {
 		return err
 	}
 	r.programs[me] = prog
-	need := int64(prog.ArenaBytes + prog.ConstBytes)
+	need := int64(prog.ArenaBytes + prog.ConstBytes) // gradients included
 	for _, h := range r.job.Held(me) {
-		need += 16 * h.NumElements()
+		need += 12 * h.NumElements()
 	}
 	leave, err := r.gpu.Enter()
 	if err != nil {

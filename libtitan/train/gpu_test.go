@@ -10,6 +10,7 @@ import (
 	"titan/libtitan/comm"
 	"titan/libtitan/device/cuda"
 	"titan/libtitan/manifest"
+	"titan/libtitan/plan"
 )
 
 // needGPU skips the test where there is no GPU, and says why.
@@ -66,7 +67,7 @@ func TestReferenceOnGPU(t *testing.T) {
 			}
 			for fqn, want := range grads {
 				x := make([]float32, len(want))
-				if err := g.e.Download(floatBytes(x), g.grads[fqn]); err != nil {
+				if err := g.e.Download(floatBytes(x), g.programs[0].Grads[fqn]); err != nil {
 					return err
 				}
 				t.Logf("%s: off by %.2g", fqn, relativeError(x, want))
@@ -151,4 +152,33 @@ func TestGPUCheckpoints(t *testing.T) {
 		require.Equal(t, seed, k.state.params)
 		return k.machine.close()
 	}))
+}
+
+// Gradients laid into the arena overlap nothing that is live with them, and need less room there than beside it.
+func TestGradientsShareTheArena(t *testing.T) {
+	m := tinyJob(t, numbers(t))
+	m.Training.LocalBatchSize, m.Training.GradAccumSteps = 4, 2
+	r, err := open(m, quiet(), false)
+	require.NoError(t, err)
+	prog, err := r.job.Program(0)
+	require.NoError(t, err)
+	apart := prog.ArenaBytes + plan.Measure(prog).Fixed[plan.Grad]
+	prog.PlaceGrads()
+	require.LessOrEqual(t, prog.ArenaBytes, apart)
+	grads := map[string]bool{}
+	for i, a := range prog.Slots {
+		if a.Class == plan.Grad {
+			grads[a.Name] = true
+			require.Equal(t, len(prog.Steps)-1, a.Last)
+		}
+		require.LessOrEqual(t, a.Offset+a.Bytes(), prog.ArenaBytes)
+		for _, b := range prog.Slots[:i] {
+			together := a.First <= b.Last && b.First <= a.Last
+			require.False(t, together && a.Offset < b.Offset+b.Bytes() && b.Offset < a.Offset+a.Bytes(), "%v %s and %v %s overlap", a.Class, a.FQN, b.Class, b.FQN)
+		}
+	}
+	require.Len(t, grads, len(r.job.Params))
+	at := prog.ArenaBytes
+	prog.PlaceGrads()
+	require.Equal(t, at, prog.ArenaBytes)
 }

@@ -48,7 +48,7 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 	}
 	prog, err := r.programs[c.Rank()], error(nil)
 	if prog == nil {
-		if prog, err = r.job.Program(c.Rank()); err != nil {
+		if prog, err = r.program(c.Rank()); err != nil {
 			return nil, err
 		}
 	}

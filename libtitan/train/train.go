@@ -170,6 +170,15 @@ func (r *run) start(ctx context.Context, f func(ctx context.Context, c comm.Comm
 // apart reports whether each rank is a process of its own.
 func (r *run) apart() bool { return r.Comm == "mpi" || r.Comm == "nccl" }
 
+// program plans a rank's step. On a GPU gradients share the arena with activations.
+func (r *run) program(rank int) (*plan.Program, error) {
+	prog, err := r.job.Program(rank)
+	if err == nil && r.gpu != nil {
+		prog.PlaceGrads()
+	}
+	return prog, err
+}
+
 // fits refuses a job whose ranks, all in this process, need more memory than the machine has left.
 func (r *run) fits() error {
 	if r.gpu != nil {
@@ -187,7 +196,7 @@ func (r *run) fits() error {
 				need += 12 * h.NumElements() // the copy that is written
 			}
 		}
-		prog, err := r.job.Program(rank)
+		prog, err := r.program(rank)
 		if err != nil {
 			return err
 		}

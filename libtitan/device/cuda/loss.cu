@@ -11,40 +11,31 @@
 // top is the largest of what a thread saw, sum the sum of 2^((x - top) * log2 e).
 struct softmax { float top, sum; };
 
+// exp(x - y), where y times log2 e is known: the hardware's power of two, off by 2 units in the last place.
+__device__ inline float exp_less(float x, float y_log2e) {
+  float e;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(x, LOG2E, -y_log2e)));
+  return e;
+}
+
 __device__ inline softmax join(softmax a, softmax b) {
   float top = fmaxf(a.top, b.top);
   if (top == -INFINITY_F) return {top, a.sum + b.sum};
-  return {top, a.sum * exp2f((a.top - top) * LOG2E) + b.sum * exp2f((b.top - top) * LOG2E)};
-}
-
-// fetch loads the vectors j, j + stride, ... of a row, all at once: what lies beyond its end is minus infinity.
-template <int N, int U, class T> __device__ inline void fetch(float (&f)[U][N], const T* row, i64 j, i64 stride, i64 vocab) {
-#pragma unroll
-  for (int u = 0; u < U; u++) {
-    if (j + u * stride < vocab) load(f[u], row + j + u * stride);
-    else
-#pragma unroll
-      for (int k = 0; k < N; k++) f[u][k] = -INFINITY_F;
-  }
+  return {top, a.sum * exp_less(a.top, top * LOG2E) + b.sum * exp_less(b.top, top * LOG2E)};
 }
 
 template <int N, class T> __device__ inline softmax row_softmax(const T* row, i64 vocab) {
-  constexpr int U = 4;
   softmax s = {-INFINITY_F, 0};
-  i64 stride = blockDim.x * N;
-  for (i64 j = threadIdx.x * N; j < vocab; j += U * stride) {
-    float f[U][N];
-    fetch(f, row, j, stride, vocab);
+  for (i64 j = threadIdx.x * N; j < vocab; j += blockDim.x * N) {
+    float f[N];
+    load(f, row + j);
     float top = s.top;
 #pragma unroll
-    for (int u = 0; u < U; u++)
+    for (int k = 0; k < N; k++) top = fmaxf(top, f[k]);
+    float less = top * LOG2E;
+    if (top > s.top) s.sum *= exp_less(s.top, less), s.top = top;
 #pragma unroll
-      for (int k = 0; k < N; k++) top = fmaxf(top, f[u][k]);
-    if (top > s.top) s.sum *= exp2f((s.top - top) * LOG2E), s.top = top;
-#pragma unroll
-    for (int u = 0; u < U; u++)
-#pragma unroll
-      for (int k = 0; k < N; k++) s.sum += exp2f((f[u][k] - top) * LOG2E);
+    for (int k = 0; k < N; k++) s.sum += exp_less(f[k], less);
   }
   __shared__ softmax part[32];
   for (int o = 16; o > 0; o /= 2) s = join(s, {__shfl_xor_sync(~0u, s.top, o), __shfl_xor_sync(~0u, s.sum, o)});
@@ -57,18 +48,13 @@ template <int N, class T> __device__ inline softmax row_softmax(const T* row, i6
 
 // out = scale * (exp(x - lse) - [column is label]); out may be x.
 template <int N, class T> __device__ inline void row_gradient(const T* row, T* out, i64 vocab, i64 label, float lse, float scale) {
-  constexpr int U = 4;
-  i64 stride = blockDim.x * N;
-  for (i64 j = threadIdx.x * N; j < vocab; j += U * stride) {
-    float f[U][N];
-    fetch(f, row, j, stride, vocab);
+  float less = lse * LOG2E;
+  for (i64 j = threadIdx.x * N; j < vocab; j += blockDim.x * N) {
+    float f[N];
+    load(f, row + j);
 #pragma unroll
-    for (int u = 0; u < U; u++) {
-      i64 at = j + u * stride;
-#pragma unroll
-      for (int k = 0; k < N; k++) f[u][k] = scale * (exp2f((f[u][k] - lse) * LOG2E) - (at + k == label));
-      if (at < vocab) store(out + at, f[u]);
-    }
+    for (int k = 0; k < N; k++) f[k] = scale * (exp_less(f[k], less) - (j + k == label));
+    store(out + j, f);
   }
 }
 
@@ -97,9 +83,9 @@ __global__ void __launch_bounds__(512) cross_entropy_backward(const T* logits, c
   else row_gradient<N>(logits + at, out + at, vocab, label - first, lse[blockIdx.x], *scale);
 }
 
-// Both in one pass over memory: a row is read again while the cache still has it. out may be logits.
+// Both in one launch: a row is read again while some of it is still in the cache. out may be logits.
 template <class T, int N>
-__global__ void __launch_bounds__(1024) cross_entropy_both(const T* logits, const int* labels, float* lse, float* losses, const float* scale, T* out, i64 vocab) {
+__global__ void __launch_bounds__(512) cross_entropy_both(const T* logits, const int* labels, float* lse, float* losses, const float* scale, T* out, i64 vocab) {
   i64 at = blockIdx.x * vocab;
   int label = labels[blockIdx.x];
   softmax s = row_softmax<N>(logits + at, vocab);
@@ -136,7 +122,7 @@ __global__ void __launch_bounds__(512) row_sums(const T* logits, const int* labe
     float f[N];
     load(f, row + j);
 #pragma unroll
-    for (int k = 0; k < N; k++) s += exp2f((f[k] - t) * LOG2E);
+    for (int k = 0; k < N; k++) s += exp_less(f[k], t * LOG2E);
   }
   s = block_sum(s);
   if (threadIdx.x != 0) return;

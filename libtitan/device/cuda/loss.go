@@ -52,18 +52,13 @@ func (e *Engine) CrossEntropyBackward(t dtype.DType, dlogits, logits, labels, ls
 	return e.bind(flatKernel("cross_entropy_backward", t, lanes(t, v.Size)), lossGrid(t, rows, v.Size), pack(logits, labels, lse, scale, dlogits, v.Size, v.First))
 }
 
-// CrossEntropyBoth is CrossEntropy and its backward in one pass over the logits.
+// CrossEntropyBoth is CrossEntropy and its backward in one launch.
 func (e *Engine) CrossEntropyBoth(t dtype.DType, dlogits, loss, lse, logits, labels, scale Ptr, rows, vocab int) (Work, error) {
 	losses, err := e.scratchFor(4 * rows)
 	if err != nil {
 		return nil, err
 	}
-	g := lossGrid(t, rows, vocab)
-	if row := vocab * t.Size(); row > 64<<10 {
-		// One block a multiprocessor, which this much shared memory sees to: so the L2 cache has all rows that are under way.
-		g.threads, g.shared = 1024, 120<<10
-	}
-	w, err := e.bind(flatKernel("cross_entropy_both", t, lanes(t, vocab)), g, pack(logits, labels, lse, losses, scale, dlogits, vocab))
+	w, err := e.bind(flatKernel("cross_entropy_both", t, lanes(t, vocab)), lossGrid(t, rows, vocab), pack(logits, labels, lse, losses, scale, dlogits, vocab))
 	return e.withSum(w, err, loss, losses, rows)
 }
 
