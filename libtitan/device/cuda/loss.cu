@@ -6,22 +6,22 @@
 
 #define IGNORED -100
 #define LOG2E 1.4426950408889634f
-#define LN2 0.6931471805599453f
 
 // top is the largest of what a thread saw, sum the sum of 2^((x - top) * log2 e).
 struct softmax { float top, sum; };
 
-// exp(x - y), where y times log2 e is known: the hardware's power of two, off by 2 units in the last place.
-__device__ inline float exp_less(float x, float y_log2e) {
+// exp(x - y) by the hardware's power of two, which is off by 2 units in the last place. The difference comes first:
+// x and y are close where it matters.
+__device__ inline float exp_less(float x, float y) {
   float e;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(fmaf(x, LOG2E, -y_log2e)));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"((x - y) * LOG2E));
   return e;
 }
 
 __device__ inline softmax join(softmax a, softmax b) {
   float top = fmaxf(a.top, b.top);
   if (top == -INFINITY_F) return {top, a.sum + b.sum};
-  return {top, a.sum * exp_less(a.top, top * LOG2E) + b.sum * exp_less(b.top, top * LOG2E)};
+  return {top, a.sum * exp_less(a.top, top) + b.sum * exp_less(b.top, top)};
 }
 
 template <int N, class T> __device__ inline softmax row_softmax(const T* row, i64 vocab) {
@@ -32,10 +32,9 @@ template <int N, class T> __device__ inline softmax row_softmax(const T* row, i6
     float top = s.top;
 #pragma unroll
     for (int k = 0; k < N; k++) top = fmaxf(top, f[k]);
-    float less = top * LOG2E;
-    if (top > s.top) s.sum *= exp_less(s.top, less), s.top = top;
+    if (top > s.top) s.sum *= exp_less(s.top, top), s.top = top;
 #pragma unroll
-    for (int k = 0; k < N; k++) s.sum += exp_less(f[k], less);
+    for (int k = 0; k < N; k++) s.sum += exp_less(f[k], top);
   }
   __shared__ softmax part[32];
   for (int o = 16; o > 0; o /= 2) s = join(s, {__shfl_xor_sync(~0u, s.top, o), __shfl_xor_sync(~0u, s.sum, o)});
@@ -48,12 +47,11 @@ template <int N, class T> __device__ inline softmax row_softmax(const T* row, i6
 
 // out = scale * (exp(x - lse) - [column is label]); out may be x.
 template <int N, class T> __device__ inline void row_gradient(const T* row, T* out, i64 vocab, i64 label, float lse, float scale) {
-  float less = lse * LOG2E;
   for (i64 j = threadIdx.x * N; j < vocab; j += blockDim.x * N) {
     float f[N];
     load(f, row + j);
 #pragma unroll
-    for (int k = 0; k < N; k++) f[k] = scale * (exp_less(f[k], less) - (j + k == label));
+    for (int k = 0; k < N; k++) f[k] = scale * (exp_less(f[k], lse) - (j + k == label));
     store(out + j, f);
   }
 }
@@ -122,7 +120,7 @@ __global__ void __launch_bounds__(512) row_sums(const T* logits, const int* labe
     float f[N];
     load(f, row + j);
 #pragma unroll
-    for (int k = 0; k < N; k++) s += exp_less(f[k], t * LOG2E);
+    for (int k = 0; k < N; k++) s += exp_less(f[k], t);
   }
   s = block_sum(s);
   if (threadIdx.x != 0) return;
