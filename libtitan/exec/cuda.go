@@ -131,16 +131,25 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 		if fused[s] == s {
 			continue // done at its backward
 		}
+		together := []*plan.Step{s}
 		work, err := bindCUDA(e, s, mem)
 		if with := fused[s]; err == nil && with != nil {
+			together = append(together, with)
 			work, err = bindLossBoth(e, with, s, mem)
 		}
 		if err != nil {
 			return nil, err
 		}
+		reads, writes, err := mem.touches(together...)
+		if err != nil {
+			return nil, err
+		}
+		if !s.Gathers() { // those follow each other
+			work = peers.ahead.before(work, reads, writes)
+		}
 		g.add(s.String(), class(s), work)
 	}
-	g.add("sends", "sends", peers.join)
+	g.add("sends", "sends", peers.ahead.end(peers.join))
 	g.add("losses", "losses", func() error { return e.Stream.Download(mem.host, mem.inputBytes, mem.loss, 4*len(mem.Loss)) })
 	return &Runner{prog: prog, gpu: g, steps: []func(context.Context) error{g.run}}, nil
 }

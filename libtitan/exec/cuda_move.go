@@ -11,6 +11,7 @@ type gpuMover struct {
 	*gpuPeers
 	in, out []gpuTensor
 	room    cuda.Ptr // of the step, to pack in
+	stream  *cuda.Stream
 }
 
 // gpuMoves, by op, as moves on the host.
@@ -34,7 +35,7 @@ type gpuStrips struct {
 
 // lay gives the parts of cut, which lies at p, their spans: in room that is left to pack in, if that is needed.
 func (m *gpuMover) lay(cut strips, p cuda.Ptr) gpuStrips {
-	s := gpuStrips{strips: cut, p: p, stream: m.e.Stream}
+	s := gpuStrips{strips: cut, p: p, stream: m.stream}
 	at := p
 	if cut.outer > 1 {
 		at = m.room
@@ -92,7 +93,7 @@ func gpuAllGather(m *gpuMover) (cuda.Work, error) {
 		outs[k] = m.lay(cutStrips(t.out, m.attr.From, m.shapes(t.from)), m.out[k].p)
 		tensors[k] = cuda.Gathered{Mine: m.in[k].span(), Out: outs[k].spans}
 	}
-	w, err := m.moves.AllGatherOn(m.e.Stream, m.group, m.what, tensors...)
+	w, err := m.moves.AllGatherOn(m.stream, m.group, m.what, tensors...)
 	return around(nil, w, outs), err
 }
 
@@ -102,7 +103,7 @@ func gpuReduceScatter(m *gpuMover) (cuda.Work, error) {
 		ins[k] = m.lay(cutStrips(t.in, m.attr.Dim, m.shapes(t.to)), m.in[k].p)
 		tensors[k] = cuda.Scattered{Pieces: ins[k].spans, Out: m.out[k].span()}
 	}
-	w, err := m.moves.ReduceScatterOn(m.e.Stream, m.group, m.what, m.dtype(), m.reduction(), tensors...)
+	w, err := m.moves.ReduceScatterOn(m.stream, m.group, m.what, m.dtype(), m.reduction(), tensors...)
 	return around(ins, w, nil), err
 }
 
@@ -111,13 +112,13 @@ func gpuAllReduce(m *gpuMover) (cuda.Work, error) {
 	for k := range m.tensors {
 		tensors = append(tensors, cuda.Reduced{In: m.in[k].span(), Out: m.out[k].span()})
 	}
-	return m.moves.AllReduceOn(m.e.Stream, m.group, m.what, m.dtype(), m.reduction(), tensors...)
+	return m.moves.AllReduceOn(m.stream, m.group, m.what, m.dtype(), m.reduction(), tensors...)
 }
 
 func gpuAllToAll(m *gpuMover) (cuda.Work, error) {
 	t := m.tensors[0]
 	give, take := m.lay(cutStrips(t.in, m.attr.Dim, m.shapes(t.to)), m.in[0].p), m.lay(cutStrips(t.out, m.attr.From, m.shapes(t.from)), m.out[0].p)
-	w, err := m.moves.AllToAllOn(m.e.Stream, m.group, m.what, give.spans, take.spans)
+	w, err := m.moves.AllToAllOn(m.stream, m.group, m.what, give.spans, take.spans)
 	return around([]gpuStrips{give}, w, []gpuStrips{take}), err
 }
 
@@ -129,14 +130,14 @@ func gpuSlice(m *gpuMover) (cuda.Work, error) {
 	}
 	w := s.width[mine]
 	return func() error {
-		return m.e.Stream.CopyRows(m.out[0].p, w, m.in[0].p+cuda.Ptr(at), s.total, w, s.outer)
+		return m.stream.CopyRows(m.out[0].p, w, m.in[0].p+cuda.Ptr(at), s.total, w, s.outer)
 	}, nil
 }
 
 func gpuMask(m *gpuMover) (cuda.Work, error) {
 	out := m.out[0].span()
 	if m.Mesh.Index(m.Coord, m.attr.Axes) == 0 {
-		return func() error { return m.e.Stream.Copy(out.P, m.in[0].p, out.Bytes) }, nil
+		return func() error { return m.stream.Copy(out.P, m.in[0].p, out.Bytes) }, nil
 	}
-	return func() error { return m.e.Stream.Zero(out.P, out.Bytes) }, nil
+	return func() error { return m.stream.Zero(out.P, out.Bytes) }, nil
 }

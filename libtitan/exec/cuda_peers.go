@@ -28,7 +28,8 @@ type Collectives interface {
 	Sync(ctx context.Context, s *cuda.Stream) error
 }
 
-// gpuPeers binds what a program moves between GPUs. Moves are on the stream that computes. What goes to another stage
+// gpuPeers binds what a program moves between GPUs. Parameters are gathered on a stream of their own, beside what is
+// computed until they are used; other moves are on the stream that computes. What goes to another stage
 // is copied to a place of its own and sent from there on a stream of its own: the sender goes on, and the receiver
 // takes it when it needs it, whatever else is under way between the two.
 type gpuPeers struct {
@@ -37,6 +38,7 @@ type gpuPeers struct {
 	moves Collectives // nil: there is one rank
 	taken []cuda.Ptr
 	lanes map[string]*gpuLane
+	ahead flights                // gathers of parameters
 	own   map[plan.Tag]cuda.Span // sent to a stage of this rank
 	// staged: it sends to other stages or receives from them, and is not recorded: how the branches of a graph run side by
 	// side is CUDA's choice, and one that waits for a peer might keep another from what the peer waits for.
@@ -53,6 +55,7 @@ type gpuLane struct {
 
 func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, error) {
 	p := &gpuPeers{e: e, prog: prog, moves: c, lanes: map[string]*gpuLane{}, own: map[plan.Tag]cuda.Span{}}
+	p.ahead.e = e
 	var groups []comm.Group
 	for i := range prog.Steps {
 		s := &prog.Steps[i]
@@ -63,6 +66,9 @@ func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, 
 			}
 		case s.Kind == plan.Compute && gpuMoves[op.Move(s.Node.Op.Name)] != nil:
 			m := newMover(prog, s, make([]tensor, len(s.In)), make([]tensor, len(s.Out)))
+			if s.Gathers() {
+				m.group.Name += ahead
+			}
 			if sends(s) {
 				groups = append(groups, m.group)
 			}
@@ -74,8 +80,16 @@ func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, 
 		}
 		return p, nil
 	}
+	var err error
+	if p.ahead.stream, err = e.NewStream(true); err != nil {
+		return nil, err
+	}
 	return p, c.Open(context.Background(), groups)
 }
+
+// ahead is the end of the names of groups that gather parameters beside what is computed: a communicator does one thing
+// after another.
+const ahead = " ahead"
 
 // sends reports whether a move sends anything.
 func sends(s *plan.Step) bool {
@@ -110,11 +124,28 @@ func (p *gpuPeers) bind(s *plan.Step, c gpuCall, room cuda.Ptr) (w cuda.Work, ok
 		w, err = p.bindRecv(s, c.out[0])
 	case s.Kind == plan.Compute && gpuMoves[op.Move(s.Node.Op.Name)] != nil:
 		m := &gpuMover{mover: newMover(p.prog, s, hostless(c.in), hostless(c.out)), gpuPeers: p, in: c.in, out: c.out, room: room}
-		w, err = gpuMoves[op.Move(s.Node.Op.Name)](m)
+		w, err = p.bindMove(s, m)
 	default:
 		return nil, false, nil
 	}
 	return w, true, err
+}
+
+func (p *gpuPeers) bindMove(s *plan.Step, m *gpuMover) (cuda.Work, error) {
+	m.stream = p.e.Stream
+	if !s.Gathers() {
+		return gpuMoves[op.Move(s.Node.Op.Name)](m)
+	}
+	m.stream, m.group.Name = p.ahead.stream, m.group.Name+ahead
+	w, err := gpuMoves[op.AllGather](m)
+	if err != nil {
+		return nil, err
+	}
+	var reads, writes []cuda.Span
+	for i := range m.in {
+		reads, writes = append(reads, m.in[i].span()), append(writes, m.out[i].span())
+	}
+	return p.ahead.newFlight(reads, writes, w)
 }
 
 func hostless(list []gpuTensor) []tensor {

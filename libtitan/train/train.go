@@ -174,6 +174,7 @@ func (r *run) apart() bool { return r.Comm == "mpi" || r.Comm == "nccl" }
 func (r *run) program(rank int) (*plan.Program, error) {
 	prog, err := r.job.Program(rank)
 	if err == nil && r.gpu != nil {
+		prog.Prefetch()
 		prog.PlaceGrads()
 	}
 	return prog, err
