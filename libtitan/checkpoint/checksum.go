@@ -84,7 +84,7 @@ func storeChecksums(dir string, sums []fileSum) error {
 // readChecksums reads the side file. A folder without one has none.
 func readChecksums(dir string) ([]fileSum, error) {
 	path := filepath.Join(dir, checksumName)
-	f, err := os.Open(path)
+	f, err := openPlain(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -122,7 +122,7 @@ func parseChecksums(r io.Reader) ([]fileSum, error) {
 
 // sumFile reads a file whole, by way of buf.
 func sumFile(ctx context.Context, path string, buf []byte, progress func(int64)) (fileSum, error) {
-	f, err := os.Open(path)
+	f, err := openPlain(path)
 	if err != nil {
 		return fileSum{}, err
 	}

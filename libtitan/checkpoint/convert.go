@@ -33,6 +33,9 @@ func Convert(ctx context.Context, in, out string, o ConvertOptions) error {
 }
 
 func (v *view) convert(ctx context.Context, out string, o *ConvertOptions) error {
+	if o.KeepNames && o.To == HuggingFace {
+		o.To = SafetensorsFiles // what is left of it when no name may change
+	}
 	t := target{path: out, format: o.To, layout: o.Layout, maxShard: o.MaxShard}
 	model, err := v.convertNames(o)
 	if err != nil {

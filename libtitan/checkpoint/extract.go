@@ -2,21 +2,20 @@ package checkpoint
 
 import (
 	"context"
-	"path"
 
 	"titan/libtitan/exit"
 )
 
 // Part says which items of a checkpoint are taken: those that pass every condition.
 type Part struct {
-	Glob      string   // a pattern for names, as path.Match has it; "" is all
+	Glob      string   // a pattern for names, as globFits has it; "" is all
 	Modules   []string // of a stage; nil is all. Moments go with their parameters
 	ModelOnly bool     // without the optimizer, the scheduler, the data's place and the trainer's state
 }
 
 // Extract writes part of a checkpoint, in its format and layout.
 func Extract(ctx context.Context, in, out string, p Part, o MoveOptions) error {
-	if _, err := path.Match(p.Glob, ""); err != nil {
+	if _, err := globFits(p.Glob, ""); err != nil {
 		return exit.Usage.Errorf("glob %q: %w", p.Glob, err)
 	}
 	v, err := openView(in, &o)
@@ -32,7 +31,7 @@ func Extract(ctx context.Context, in, out string, p Part, o MoveOptions) error {
 
 func (p Part) has(it Item) bool {
 	if p.Glob != "" {
-		if ok, _ := path.Match(p.Glob, it.FQN); !ok {
+		if ok, _ := globFits(p.Glob, it.FQN); !ok {
 			return false
 		}
 	}

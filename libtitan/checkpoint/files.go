@@ -50,6 +50,18 @@ func (f *folder) size(name string) (int64, error) {
 	return info.Size(), nil
 }
 
+// openPlain opens a plain file. Anything else is refused unopened: a pipe would wait for a writer.
+func openPlain(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, exit.Input.Errorf("checkpoint %s: no plain file", path)
+	}
+	return os.Open(path)
+}
+
 func (f *folder) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

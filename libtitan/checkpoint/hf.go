@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -143,7 +142,7 @@ func (v *view) dimensions(config *llama3.Config, shapes map[string][]int64, o *M
 // readConfig reads the config.json of a folder; nil where there is none, or no folder.
 func readConfig(dir string) (*llama3.Config, error) {
 	path := filepath.Join(dir, configFile)
-	f, err := os.Open(path)
+	f, err := openPlain(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil
 	}

@@ -34,7 +34,7 @@ func (o *ReadOptions) limits() (jobs int, block int64) {
 // ListOptions say what [List] lists.
 type ListOptions struct {
 	ReadOptions
-	Glob string // a pattern for names, as path.Match has it; "" lists all
+	Glob string // a pattern for names, as globFits has it; "" lists all
 	Hash bool   // SHA-256 of each item
 }
 
@@ -126,7 +126,7 @@ func matching(src Source, glob string) ([]Item, error) {
 	var names []string
 	for _, it := range src.Items() {
 		names = append(names, it.FQN)
-		ok, err := path.Match(glob, it.FQN)
+		ok, err := globFits(glob, it.FQN)
 		if err != nil {
 			return nil, exit.Usage.Errorf("glob %q: %w", glob, err)
 		}
@@ -138,6 +138,14 @@ func matching(src Source, glob string) ([]Item, error) {
 		return nil, exit.Input.Errorf("checkpoint %s: no name fits the pattern %q: there are %s", src.Name(), glob, first(3, names))
 	}
 	return out, nil
+}
+
+// slashes makes a slash in a name a character like any other, to path.Match.
+var slashes = strings.NewReplacer("/", "\x00")
+
+// globFits reports whether a pattern fits a name: * any run, ? one character, [a-z] one of those.
+func globFits(glob, name string) (bool, error) {
+	return path.Match(slashes.Replace(glob), slashes.Replace(name))
 }
 
 // inOrder runs work on several items at once and hands the results to emit in the items' order.

@@ -2,11 +2,10 @@ package checkpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"titan/libtitan/exit"
 )
@@ -57,6 +56,9 @@ type extraFile struct {
 
 // write writes the view. The target appears whole or not at all.
 func (v *view) write(ctx context.Context, t target, o *MoveOptions) error {
+	if t.format != Torch {
+		v.nameBare(o)
+	}
 	if err := v.seal(); err != nil {
 		return err
 	}
@@ -88,10 +90,19 @@ func (v *view) write(ctx context.Context, t target, o *MoveOptions) error {
 	if filepath.Ext(t.path) != ".safetensors" || t.extra != nil {
 		return v.writeFolder(ctx, t, wo)
 	}
-	if err := freeFile(t.path, o.Replace); err != nil {
-		return err
-	}
 	return writeSafeFile(ctx, t.path, safeSources(v), map[string]string{"format": "pt"}, wo)
+}
+
+// nameBare gives a tensor that is all of a file by torch.save the file's name: other formats have no nameless items.
+func (v *view) nameBare(o *MoveOptions) {
+	file := filepath.Base(v.Name())
+	stem := strings.TrimSuffix(file, filepath.Ext(file))
+	for _, m := range v.moves {
+		if m.to.FQN == "" {
+			m.to.FQN, m.to.Path = stem, nil
+			o.note("the file's one item is called %s", stem)
+		}
+	}
 }
 
 func (v *view) writeFolder(ctx context.Context, t target, o WriteOptions) error {
@@ -106,7 +117,7 @@ func (v *view) writeFolder(ctx context.Context, t target, o WriteOptions) error 
 		}
 	}
 	if err == nil {
-		err = st.commit()
+		err = st.commit(ctx)
 	}
 	if err != nil {
 		st.discard()
@@ -148,22 +159,6 @@ func apart(in, out string) error {
 	}
 	if b, err := os.Stat(out); err == nil && os.SameFile(a, b) {
 		return exit.Usage.Errorf("%s is both what is read and what would be written", out)
-	}
-	return nil
-}
-
-// freeFile refuses to replace a file, unless that is wanted.
-func freeFile(path string, replace bool) error {
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return os.MkdirAll(filepath.Dir(path), 0o777)
-	case err != nil:
-		return err
-	case !replace:
-		return exit.Input.Errorf("%s exists: choose another name or remove it", path)
-	case !info.Mode().IsRegular():
-		return exit.Input.Errorf("%s is no plain file", path)
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,14 +33,11 @@ func isTorch(head []byte) bool {
 
 // openTorch opens a file by torch.save.
 func openTorch(path string) (Source, error) {
-	f, err := os.Open(path)
+	f, err := openPlain(path)
 	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = exit.Input.Errorf("checkpoint %s: no plain file", path)
-	}
 	if err != nil {
 		f.Close()
 		return nil, err

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 
 	"titan/libtitan/exit"
@@ -15,33 +13,20 @@ import (
 // WriteTorch makes path a file that torch.load reads: s's items nested by their paths, one storage a tensor. The file
 // appears whole or not at all. Each tensor has one chunk, its whole (see [Whole]).
 func WriteTorch(ctx context.Context, path string, s State, o WriteOptions) error {
-	if !o.Replace {
-		if _, err := os.Stat(path); err == nil {
-			return exit.Input.Errorf("checkpoint %s: the file exists: choose another or remove it", path)
-		}
-	}
 	plan, err := newTorchPlan(&s)
 	if err != nil {
 		return exit.Input.Errorf("checkpoint %s: %w", path, err)
 	}
-	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".partial")
-	f, err := os.Create(temp)
+	st, err := newFileStage(path, o.Replace)
 	if err != nil {
 		return err
 	}
-	plan.file().f = f
-	err = plan.writeTorch(ctx, o)
-	if err2 := f.Close(); err == nil {
-		err = err2
-	}
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
-	if err != nil {
-		os.Remove(temp)
+	plan.file().f = st.file
+	if err := plan.writeTorch(ctx, o); err != nil {
+		st.discard()
 		return err
 	}
-	return syncPath(filepath.Dir(path))
+	return st.commit(ctx)
 }
 
 // newTorchPlan lays the zip out: its first records as one item, then an item for each storage's record.

@@ -5,10 +5,19 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/pickle"
 )
+
+// LineName is a name as it is printed: quoted where it would not stay on its line, whatever a stranger calls an item.
+func LineName(fqn string) string {
+	if strings.ContainsFunc(fqn, unicode.IsControl) {
+		return strconv.Quote(fqn)
+	}
+	return fqn
+}
 
 // Repr spells a value that [Reader.Object] gave as Python's repr does; bytes are told by length alone.
 func Repr(v any) string {

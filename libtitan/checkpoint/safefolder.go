@@ -31,7 +31,6 @@ func safeSources(src Source) []SafeSource {
 func writeSafeFolder(ctx context.Context, dir string, tensors []SafeSource, maxBytes int64, o WriteOptions) error {
 	groups := shardBySize(tensors, cmp.Or(maxBytes, DefaultShardSize))
 	var plans []*safePlan
-	var paths []string
 	var index safeIndexFile
 	index.WeightMap = map[string]string{}
 	for i, group := range groups {
@@ -43,13 +42,17 @@ func writeSafeFolder(ctx context.Context, dir string, tensors []SafeSource, maxB
 		if err != nil {
 			return fmt.Errorf("safetensors %s: %w", name, err)
 		}
-		plans, paths = append(plans, p), append(paths, filepath.Join(dir, name))
+		if p.file, err = os.Create(filepath.Join(dir, name)); err != nil {
+			return err
+		}
+		defer p.file.Close() // flushed before, where it matters
+		plans = append(plans, p)
 		for _, t := range group {
 			index.WeightMap[t.Name] = name
 			index.Metadata.TotalSize += t.bytes()
 		}
 	}
-	if err := writeSafes(ctx, plans, paths, o); err != nil || len(groups) == 1 {
+	if err := writeSafes(ctx, plans, o); err != nil || len(groups) == 1 {
 		return err
 	}
 	b, err := json.MarshalIndent(index, "", "  ")

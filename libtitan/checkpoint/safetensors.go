@@ -38,7 +38,7 @@ type SafeTensor struct {
 // OpenSafetensors reads and checks a file's header by the format's rules: ranges that begin at 0, have no holes and no
 // overlaps, end where the file does, and hold what dtype and shape say.
 func OpenSafetensors(path string) (*Safetensors, error) {
-	f, err := os.Open(path)
+	f, err := openPlain(path)
 	if err != nil {
 		return nil, err
 	}
@@ -54,9 +54,6 @@ func (s *Safetensors) open() error {
 	info, err := s.file.Stat()
 	if err != nil {
 		return err
-	}
-	if !info.Mode().IsRegular() {
-		return errors.New("no plain file")
 	}
 	header, err := readSafeHeader(s.file, info.Size())
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -30,9 +29,9 @@ func (t *SafeSource) bytes() int64 {
 	return n
 }
 
-// WriteSafetensors makes path a safetensors file, whole or not at all.
+// WriteSafetensors makes path a safetensors file, whole or not at all; a file that stands there gives way.
 func WriteSafetensors(path string, tensors []SafeSource, metadata map[string]string) error {
-	return writeSafeFile(context.Background(), path, tensors, metadata, WriteOptions{})
+	return writeSafeFile(context.Background(), path, tensors, metadata, WriteOptions{Replace: true})
 }
 
 // writeSafeFile writes beside path and renames.
@@ -41,17 +40,16 @@ func writeSafeFile(ctx context.Context, path string, tensors []SafeSource, metad
 	if err != nil {
 		return fmt.Errorf("safetensors %s: %w", path, err)
 	}
-	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".partial")
-	if err = writeSafes(ctx, []*safePlan{f}, []string{temp}, o); err == nil {
-		err = os.Rename(temp, path)
-	}
-	if err == nil {
-		err = syncPath(filepath.Dir(path))
-	}
+	st, err := newFileStage(path, o.Replace)
 	if err != nil {
-		os.Remove(temp)
+		return err
 	}
-	return err
+	f.file = st.file
+	if err := writeSafes(ctx, []*safePlan{f}, o); err != nil {
+		st.discard()
+		return err
+	}
+	return st.commit(ctx)
 }
 
 // safePlan is a file with every byte's place decided.
@@ -129,13 +127,9 @@ type safeBlock struct {
 	at     int64 // in the file
 }
 
-// writeSafes writes and flushes files, several blocks at a time.
-func writeSafes(ctx context.Context, plans []*safePlan, paths []string, o WriteOptions) (err error) {
-	for i, p := range plans {
-		if p.file, err = os.Create(paths[i]); err != nil {
-			return err
-		}
-		defer p.file.Close() // flushed before, where it matters
+// writeSafes writes and flushes open files, several blocks at a time.
+func writeSafes(ctx context.Context, plans []*safePlan, o WriteOptions) error {
+	for _, p := range plans {
 		if _, err := p.file.Write(p.header); err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ func Show(ctx context.Context, w io.Writer, src Source, fqn string, o ShowOption
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "fqn: %s\nkind: tensor\ndtype: %s\nshape: %v\nbytes: %d\n", it.FQN, it.DType, it.Shape, it.Bytes)
+	fmt.Fprintf(w, "fqn: %s\nkind: tensor\ndtype: %s\nshape: %v\nbytes: %d\n", LineName(it.FQN), it.DType, it.Shape, it.Bytes)
 	for i, c := range it.Chunks {
 		fmt.Fprintf(w, "chunk: offsets %v sizes %v in %s\n", c.Offsets, c.Sizes, where(src, it, i))
 	}
@@ -94,7 +94,7 @@ func showObject(w io.Writer, src Source, it Item) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "fqn: %s\nkind: bytes\nbytes: %d\nchunk: in %s\nvalue: %s\n", it.FQN, it.Bytes, where(src, it, 0), Repr(v))
+	_, err = fmt.Fprintf(w, "fqn: %s\nkind: bytes\nbytes: %d\nchunk: in %s\nvalue: %s\n", LineName(it.FQN), it.Bytes, where(src, it, 0), Repr(v))
 	return err
 }
 

@@ -60,7 +60,7 @@ func OpenSource(path string) (Source, error) {
 
 // openFile opens a single file by its first bytes.
 func openFile(path string) (Source, error) {
-	f, err := os.Open(path)
+	f, err := openPlain(path)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,6 +25,9 @@ type stage struct {
 // replace is set, a final that exists (and is more than an empty folder) is an error.
 func newStage(final string, replace bool) (*stage, error) {
 	final = filepath.Clean(final)
+	if info, err := os.Lstat(final); err == nil && !info.IsDir() {
+		return nil, exit.Input.Errorf("checkpoint: %s: it exists and is no folder: choose another name", final)
+	}
 	check := vacant
 	if replace {
 		check = ours
@@ -54,7 +58,7 @@ func (s *stage) claim() error {
 	}
 	lock, err := os.Open(s.tmp)
 	if err == nil {
-		err = s.own(lock)
+		err = own(lock, s.tmp, s.final)
 	}
 	if err == nil {
 		err = clearFolder(s.tmp)
@@ -67,13 +71,13 @@ func (s *stage) claim() error {
 	return nil
 }
 
-// own locks the folder, and makes sure that it still stands under its name.
-func (s *stage) own(lock *os.File) error {
-	busy := exit.Input.Errorf("checkpoint: %s: another process is writing it: wait for that one, or choose another folder", s.final)
+// own locks what is in the making under the name tmp, and makes sure that it still stands there.
+func own(lock *os.File, tmp, final string) error {
+	busy := exit.Input.Errorf("checkpoint: %s: another process is writing it: wait for that one, or choose another name", final)
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return busy
 	}
-	named, err := os.Stat(s.tmp)
+	named, err := os.Stat(tmp)
 	if err != nil {
 		return busy
 	}
@@ -124,9 +128,13 @@ func vacant(dir string) error {
 	return nil
 }
 
-// commit makes the folder durable and gives it its name; what it replaces goes away after that.
-func (s *stage) commit() error {
+// commit makes the folder durable and gives it its name; what it replaces goes away after that. Until then a cancelled
+// context still ends the work.
+func (s *stage) commit(ctx context.Context) error {
 	defer s.lock.Close()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if err := syncPath(s.tmp); err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ type verifier struct {
 func (v *verifier) tell(faults ...error) error {
 	for _, f := range faults {
 		v.Faults++
-		if err := v.emit(f.Error()); err != nil {
+		if err := v.emit(LineName(f.Error())); err != nil {
 			return err
 		}
 	}

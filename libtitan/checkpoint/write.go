@@ -37,7 +37,7 @@ func Write(ctx context.Context, dir string, s State, o WriteOptions) error {
 		st.discard()
 		return err
 	}
-	if err := st.commit(); err != nil {
+	if err := st.commit(ctx); err != nil {
 		st.discard()
 		return err
 	}

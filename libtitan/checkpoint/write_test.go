@@ -309,7 +309,7 @@ func TestOneWriterAtATime(t *testing.T) {
 	_, err = newStage(dir, true)
 	require.ErrorContains(t, err, "another process is writing it")
 	require.FileExists(t, filepath.Join(first.tmp, "__0_0.distcp"))
-	require.NoError(t, first.commit())
+	require.NoError(t, first.commit(context.Background()))
 	second, err := newStage(dir, true)
 	require.NoError(t, err)
 	second.discard()

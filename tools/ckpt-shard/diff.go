@@ -41,7 +41,7 @@ func diff(ctx context.Context, e *app.Env, o checkpoint.DiffOptions) error {
 	differ := 0
 	n, err := checkpoint.Diff(ctx, a, b, o, func(d checkpoint.Difference) error {
 		differ++
-		_, err := fmt.Fprintf(e.Out, "%s: %s\n", d.FQN, d.Why)
+		_, err := fmt.Fprintf(e.Out, "%s: %s\n", checkpoint.LineName(d.FQN), d.Why)
 		return err
 	})
 	switch {

@@ -27,7 +27,7 @@ func editVerb() app.Verb {
 				return err
 			}
 			for _, d := range done {
-				if _, err := fmt.Fprintf(e.Out, "%s %v: %s -> %s\n", e.Args[1], d.Index, d.Old, d.New); err != nil {
+				if _, err := fmt.Fprintf(e.Out, "%s %v: %s -> %s\n", checkpoint.LineName(e.Args[1]), d.Index, d.Old, d.New); err != nil {
 					return err
 				}
 			}

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
-	"unicode"
 
 	"titan/libtitan/checkpoint"
 	"titan/tools/internal/app"
@@ -87,11 +85,7 @@ func listJSON(ctx context.Context, src checkpoint.Source, o checkpoint.ListOptio
 
 // listLine prints an item with tabs between the columns.
 func listLine(w io.Writer, l checkpoint.Listed) error {
-	name := l.FQN
-	if strings.ContainsFunc(name, unicode.IsControl) {
-		name = strconv.Quote(name) // a line an item, whatever a stranger calls it
-	}
-	columns := []string{name, string(l.Kind), "-", "-", fmt.Sprint(l.Bytes)}
+	columns := []string{checkpoint.LineName(l.FQN), string(l.Kind), "-", "-", fmt.Sprint(l.Bytes)}
 	if l.Kind == checkpoint.KindTensor {
 		columns[1], columns[2] = l.DType, strings.ReplaceAll(fmt.Sprint(l.Shape), " ", ",")
 		columns[3] = fmt.Sprint(len(l.Chunks))
