@@ -67,6 +67,31 @@ func encodeTensor(e *pickle.Encoder, dt dtype.DType, sizes []int64, key string) 
 	return nil
 }
 
+// tensorZips are the zips of a checkpoint's chunks. Those of one dtype and shape share theirs, which is 1.5 KB.
+type tensorZips map[zipShape]zipItem
+
+type zipShape struct {
+	dtype dtype.DType
+	sizes string
+}
+
+func (z tensorZips) get(dt dtype.DType, sizes []int64) (zipItem, error) {
+	shape := zipShape{dt, offsetKey(sizes)}
+	if zip, ok := z[shape]; ok {
+		return zip, nil
+	}
+	pkl, err := tensorPickle(dt, sizes)
+	if err != nil {
+		return zipItem{}, err
+	}
+	n, err := byteSize(sizes, dt.Size())
+	if err != nil {
+		return zipItem{}, err
+	}
+	z[shape] = newZipItem(pkl, n)
+	return z[shape], nil
+}
+
 // objectPickle is the data.pkl of a plain Python value, as [Reader.Object] gives it.
 func objectPickle(v any) ([]byte, error) {
 	var b bytes.Buffer

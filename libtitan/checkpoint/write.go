@@ -88,19 +88,16 @@ func newWritePlan(s *State) (*writePlan, error) {
 		}
 		p.place(&writeItem{fqn: o.FQN, zip: zip}, o.File)
 	}
+	zips := tensorZips{}
 	for i := range s.Tensors {
 		t := &s.Tensors[i]
 		for j := range t.Chunks {
 			c := &t.Chunks[j]
-			pkl, err := tensorPickle(t.DType, c.Sizes)
+			zip, err := zips.get(t.DType, c.Sizes)
 			if err != nil {
 				return nil, fmt.Errorf("checkpoint: %s: %w", t.FQN, err)
 			}
-			n, err := byteSize(c.Sizes, t.DType.Size())
-			if err != nil {
-				return nil, fmt.Errorf("checkpoint: %s: %w", t.FQN, err)
-			}
-			p.place(&writeItem{fqn: t.FQN, chunk: c, index: j, zip: newZipItem(pkl, n)}, c.File)
+			p.place(&writeItem{fqn: t.FQN, chunk: c, index: j, zip: zip}, c.File)
 		}
 	}
 	return p, nil

@@ -315,3 +315,22 @@ func TestOneWriterAtATime(t *testing.T) {
 	second.discard()
 	require.FileExists(t, filepath.Join(dir, "__0_0.distcp"))
 }
+
+// Chunks of one dtype and shape share their zip: metadata-heavy folders are planned in little memory.
+func TestChunksOfOneShapeShareTheirZip(t *testing.T) {
+	zips := tensorZips{}
+	a, err := zips.get(dtype.Float32, []int64{2, 3})
+	require.NoError(t, err)
+	b, err := zips.get(dtype.Float32, []int64{2, 3})
+	require.NoError(t, err)
+	require.Same(t, &a.head[0], &b.head[0])
+	for _, other := range []struct {
+		dt    dtype.DType
+		sizes []int64
+	}{{dtype.Int32, []int64{2, 3}}, {dtype.Float32, []int64{3, 2}}, {dtype.Float32, []int64{6}}, {dtype.Float32, nil}} {
+		c, err := zips.get(other.dt, other.sizes)
+		require.NoError(t, err)
+		require.NotEqual(t, a.head, c.head, other)
+	}
+	require.Len(t, zips, 5)
+}
