@@ -59,6 +59,7 @@ for dtype in ${DTYPES:-float32 bfloat16}; do
     compare "$name" "$dtype"
   done <<'END'
 fsdp2 --dp-shard 2 --local-batch-size 4
+fsdp2-accumulated --dp-shard 2 --local-batch-size 2
 ddp2 --dp-replicate 2 --dp-shard 1 --local-batch-size 4
 tp2 --tp 2 --local-batch-size 8
 pp2-1f1b --pp 2 --schedule 1F1B --local-batch-size 8 --microbatches 8

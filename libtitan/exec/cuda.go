@@ -144,12 +144,9 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 		if err != nil {
 			return nil, err
 		}
-		if !s.Gathers() { // those follow each other
-			work = peers.ahead.before(work, reads, writes)
-		}
-		g.add(s.String(), class(s), work)
+		g.add(s.String(), class(s), peers.before(work, reads, writes, s))
 	}
-	g.add("sends", "sends", peers.ahead.end(peers.join))
+	g.add("sends", "sends", peers.end(peers.join))
 	g.add("losses", "losses", func() error { return e.Stream.Download(mem.host, mem.inputBytes, mem.loss, 4*len(mem.Loss)) })
 	return &Runner{prog: prog, gpu: g, steps: []func(context.Context) error{g.run}}, nil
 }

@@ -22,8 +22,8 @@ type flight struct {
 }
 
 // newFlight binds w, which is on the flights' stream, to run beside what follows.
-func (f *flights) newFlight(reads, writes []cuda.Span, w cuda.Work) (cuda.Work, error) {
-	x := &flight{reads: reads, writes: writes}
+func (f *flights) newFlight(w cuda.Work) (cuda.Work, error) {
+	x := &flight{}
 	var err error
 	if x.ready, err = f.e.NewEvent(false); err != nil {
 		return nil, err

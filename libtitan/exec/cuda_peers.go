@@ -28,8 +28,8 @@ type Collectives interface {
 	Sync(ctx context.Context, s *cuda.Stream) error
 }
 
-// gpuPeers binds what a program moves between GPUs. Parameters are gathered on a stream of their own, beside what is
-// computed until they are used; other moves are on the stream that computes. What goes to another stage
+// gpuPeers binds what a program moves between GPUs. FSDP's gathers and reductions are on streams of their own, beside
+// what is computed until they are used; other moves are on the stream that computes. What goes to another stage
 // is copied to a place of its own and sent from there on a stream of its own: the sender goes on, and the receiver
 // takes it when it needs it, whatever else is under way between the two.
 type gpuPeers struct {
@@ -38,7 +38,7 @@ type gpuPeers struct {
 	moves Collectives // nil: there is one rank
 	taken []cuda.Ptr
 	lanes map[string]*gpuLane
-	ahead flights                // gathers of parameters
+	aside map[op.Move]*flights   // FSDP's moves, by what they do
 	own   map[plan.Tag]cuda.Span // sent to a stage of this rank
 	// staged: it sends to other stages or receives from them, and is not recorded: how the branches of a graph run side by
 	// side is CUDA's choice, and one that waits for a peer might keep another from what the peer waits for.
@@ -55,7 +55,7 @@ type gpuLane struct {
 
 func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, error) {
 	p := &gpuPeers{e: e, prog: prog, moves: c, lanes: map[string]*gpuLane{}, own: map[plan.Tag]cuda.Span{}}
-	p.ahead.e = e
+	p.aside = map[op.Move]*flights{}
 	var groups []comm.Group
 	for i := range prog.Steps {
 		s := &prog.Steps[i]
@@ -66,8 +66,8 @@ func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, 
 			}
 		case s.Kind == plan.Compute && gpuMoves[op.Move(s.Node.Op.Name)] != nil:
 			m := newMover(prog, s, make([]tensor, len(s.In)), make([]tensor, len(s.Out)))
-			if s.Gathers() {
-				m.group.Name += ahead
+			if s.Aside {
+				m.group.Name += aside(s)
 			}
 			if sends(s) {
 				groups = append(groups, m.group)
@@ -80,16 +80,12 @@ func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, 
 		}
 		return p, nil
 	}
-	var err error
-	if p.ahead.stream, err = e.NewStream(true); err != nil {
-		return nil, err
-	}
 	return p, c.Open(context.Background(), groups)
 }
 
-// ahead is the end of the names of groups that gather parameters beside what is computed: a communicator does one thing
-// after another.
-const ahead = " ahead"
+// aside is the end of the names of groups whose moves run beside what is computed: a communicator does one thing after
+// another.
+func aside(s *plan.Step) string { return " aside, " + s.Node.Op.Name }
 
 // sends reports whether a move sends anything.
 func sends(s *plan.Step) bool {
@@ -132,20 +128,46 @@ func (p *gpuPeers) bind(s *plan.Step, c gpuCall, room cuda.Ptr) (w cuda.Work, ok
 }
 
 func (p *gpuPeers) bindMove(s *plan.Step, m *gpuMover) (cuda.Work, error) {
+	what := op.Move(s.Node.Op.Name)
 	m.stream = p.e.Stream
-	if !s.Gathers() {
-		return gpuMoves[op.Move(s.Node.Op.Name)](m)
+	if !s.Aside || p.moves == nil {
+		return gpuMoves[what](m)
 	}
-	m.stream, m.group.Name = p.ahead.stream, m.group.Name+ahead
-	w, err := gpuMoves[op.AllGather](m)
+	f := p.aside[what]
+	if f == nil {
+		f = &flights{e: p.e}
+		p.aside[what] = f
+		var err error
+		if f.stream, err = p.e.NewStream(true); err != nil {
+			return nil, err
+		}
+	}
+	m.stream, m.group.Name = f.stream, m.group.Name+aside(s)
+	w, err := gpuMoves[what](m)
 	if err != nil {
 		return nil, err
 	}
-	var reads, writes []cuda.Span
-	for i := range m.in {
-		reads, writes = append(reads, m.in[i].span()), append(writes, m.out[i].span())
+	return f.newFlight(w)
+}
+
+// before is w, the work of steps, after the moves aside whose memory they touch; moves of one kind follow each other.
+func (p *gpuPeers) before(w cuda.Work, reads, writes []cuda.Span, s *plan.Step) cuda.Work {
+	for what, f := range p.aside {
+		if s.Aside && what == op.Move(s.Node.Op.Name) {
+			f.list[len(f.list)-1].reads, f.list[len(f.list)-1].writes = reads, writes
+			continue
+		}
+		w = f.before(w, reads, writes)
 	}
-	return p.ahead.newFlight(reads, writes, w)
+	return w
+}
+
+// end is w after all moves aside.
+func (p *gpuPeers) end(w cuda.Work) cuda.Work {
+	for _, f := range p.aside {
+		w = f.end(w)
+	}
+	return w
 }
 
 func hostless(list []gpuTensor) []tensor {

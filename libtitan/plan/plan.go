@@ -98,6 +98,7 @@ type Step struct {
 	Peer     int             // pp rank, of Send and Recv
 	Action   pipeline.Action // that the step belongs to
 	Prologue bool            // once a step, before the actions
+	Aside    bool            // a move that may run beside what follows, up to the first use of its results
 	Tag      Tag
 }
 
