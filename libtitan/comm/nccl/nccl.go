@@ -34,12 +34,11 @@ type Rank struct {
 	rounds  atomic.Int64 // how often Sync was called
 	words   *cuda.Host   // the lanes' counters
 
-	mu       sync.Mutex
-	comms    []uintptr // ncclComm_t, all of them, the world's first
-	aborting bool
-	groups   map[string]*communicator
-	lanes    map[*cuda.Stream]*lane
-	order    []*lane
+	mu     sync.Mutex
+	comms  []uintptr // ncclComm_t, all of them, the world's first
+	groups map[string]*communicator
+	lanes  map[*cuda.Stream]*lane
+	order  []*lane
 }
 
 // Check reports why this process cannot be a rank: how it was started, a library that is not there.
