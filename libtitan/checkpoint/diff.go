@@ -16,7 +16,7 @@ import (
 type DiffOptions struct {
 	ReadOptions
 	Glob string // compares only the names of a that it fits, and their partners
-	// An element a equals b if |a-b| <= Atol + Rtol·|b|, or both are NaN. With both 0 (the default) the bytes decide.
+	// An element a equals b if |a-b| <= Atol + Rtol·|b| and both are finite, or both are NaN. With both 0 (the default) the bytes decide.
 	Rtol, Atol float64
 }
 
@@ -215,7 +215,8 @@ func (d *differ) piece(dt dtype.DType, p, q []byte) {
 		}
 		x, ok := number(dt, a)
 		y, _ := number(dt, b)
-		if ok && d.close(x, y) {
+		gap := distance(dt, a, b, x, y)
+		if ok && d.close(x, y, gap) {
 			continue
 		}
 		m := &d.found
@@ -228,16 +229,20 @@ func (d *differ) piece(dt dtype.DType, p, q []byte) {
 			continue
 		}
 		m.maxULP = max(m.maxULP, ulps(dt, a, b))
-		m.maxAbs = max(m.maxAbs, math.Abs(x-y))
+		m.maxAbs = max(m.maxAbs, gap)
 	}
 }
 
-// close reports whether numbers whose bytes differ count as equal.
-func (d *differ) close(x, y float64) bool {
-	if d.o.Rtol == 0 && d.o.Atol == 0 {
+// close reports whether numbers whose bytes differ, and that lie gap apart, count as equal. No share of an infinity is
+// a tolerance.
+func (d *differ) close(x, y, gap float64) bool {
+	switch {
+	case d.o.Rtol == 0 && d.o.Atol == 0, math.IsInf(x, 0), math.IsInf(y, 0):
 		return false
+	case x != x && y != y:
+		return true
 	}
-	return x != x && y != y || x == y || math.Abs(x-y) <= d.o.Atol+d.o.Rtol*math.Abs(y)
+	return gap <= d.o.Atol+d.o.Rtol*math.Abs(y)
 }
 
 func (m *mismatch) describe(dt dtype.DType, shape []int64) string {

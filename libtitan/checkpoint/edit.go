@@ -260,7 +260,7 @@ func (f *editedFile) writeCopy(ctx context.Context, path, temp string) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, in)
+	err = copyFile(ctx, out, in)
 	for _, p := range f.elements {
 		if err == nil {
 			_, err = out.WriteAt(p.b, p.at)
@@ -275,6 +275,22 @@ func (f *editedFile) writeCopy(ctx context.Context, path, temp string) error {
 		err = out.Sync()
 	}
 	return errors.Join(err, out.Close())
+}
+
+// copyFile copies piece by piece, so that a signal need not wait for the end.
+func copyFile(ctx context.Context, out io.Writer, in io.Reader) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		switch _, err := io.CopyN(out, in, maxBlock); err {
+		case nil:
+		case io.EOF:
+			return nil
+		default:
+			return err
+		}
+	}
 }
 
 // renewCRC puts a record's CRC where its old one stands: in the directory, after the data, and in the local header. A

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -143,4 +144,14 @@ func TestDiffOfStrangers(t *testing.T) {
 	_, err = Diff(context.Background(), a, b, DiffOptions{}, nil)
 	require.ErrorContains(t, err, "have no name in common: the first has layers.0.attention.wk.weight, layers.0.attention.wo.weight, "+
 		"layers.0.attention.wq.weight and 9 more, the second a.weight, b.weight, train_state.step")
+}
+
+func TestCopyFileEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var out bytes.Buffer
+	data := bytes.Repeat([]byte("titan"), maxBlock/4)
+	require.NoError(t, copyFile(ctx, &out, bytes.NewReader(data)))
+	require.True(t, bytes.Equal(data, out.Bytes()))
+	cancel()
+	require.ErrorIs(t, copyFile(ctx, &out, bytes.NewReader(data)), context.Canceled)
 }

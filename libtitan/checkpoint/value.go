@@ -120,6 +120,18 @@ func formatFloat(x float64, dt dtype.DType) string {
 	return strconv.FormatFloat(x, 'g', -1, 32)
 }
 
+// distance is how far the elements a and b, which are x and y, lie apart. 64-bit integers are subtracted as such.
+func distance(dt dtype.DType, a, b []byte, x, y float64) float64 {
+	p, q := bitsOf(a), bitsOf(b)
+	switch {
+	case dt == dtype.Int64 && int64(p) < int64(q), dt == dtype.UInt64 && p < q:
+		return float64(q - p)
+	case dt == dtype.Int64, dt == dtype.UInt64:
+		return float64(p - q)
+	}
+	return math.Abs(x - y)
+}
+
 // ulps is how many values of the type lie from one pattern to another, counting the second; for other types than
 // floats the difference of the patterns says nothing and 0 comes out.
 func ulps(dt dtype.DType, a, b []byte) uint64 {
