@@ -2,12 +2,14 @@ package train
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"titan/libtitan/checkpoint"
 	"titan/libtitan/dtype"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
+	"titan/libtitan/optim"
 )
 
 // position is how far a run has come.
@@ -130,4 +132,20 @@ func (r *run) checkResume() error {
 		return exit.Input.Errorf("data.sequential: %v, but the checkpoint's rows were taken with %v: give that, or --fresh-data to begin the data at its first row", !was, was)
 	}
 	return nil
+}
+
+// compareRate says so where the learning rate does not go on from the checkpoint's: the schedule ends at another step.
+func (r *run) compareRate(s *optim.Schedule) {
+	if r.from == nil || r.left.Step == 0 || r.left.Epoch != r.left.Step {
+		return
+	}
+	list, _ := r.object("lr_scheduler._last_lr").([]any)
+	if len(list) == 0 {
+		return
+	}
+	was, ok := list[0].(float64)
+	now := r.job.Manifest.Optimizer.LR * s.Factor(r.left.Epoch)
+	if ok && math.Abs(was-now) > 1e-6*math.Max(was, now) {
+		r.Log.Warn(fmt.Sprintf("the learning rate goes on at %.3g, where the checkpoint would go on at %.3g: the schedule is another (lr_scheduler.total_steps fixes its end beyond --steps)", now, was))
+	}
 }

@@ -62,6 +62,7 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 		for _, w := range k.schedule.Warnings {
 			r.Log.Warn(w)
 		}
+		r.compareRate(k.schedule)
 	}
 	if r.held != nil {
 		k.eval, err = k.newEvaluator(r.held, r.job.Manifest.Data.ValidationSteps)

@@ -38,7 +38,7 @@ type Options struct {
 	InitTimeout   time.Duration  // how long a rank may be waited for in the first step; 0: comm.DefaultTimeout
 	CommTimeout   time.Duration  // and after it; 0: InitTimeout
 	Log           *slog.Logger
-	Progress      func(steps int64) // called after each step; nil: nobody watches
+	Progress      func(steps int64) // called with the steps that were done before, and after each; nil: nobody watches
 }
 
 // Run trains m to its last step, from the newest checkpoint of its folder, else from initial_load_path, else from
@@ -72,6 +72,9 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 	}
 	if err := r.fits(); err != nil {
 		return err
+	}
+	if r.Progress != nil {
+		r.Progress(int64(r.left.Step))
 	}
 	defer context.AfterFunc(ctx, func() {
 		r.Log.Warn("stopping after this step, which is saved first; interrupt again to stop at once")

@@ -150,7 +150,7 @@ func (f *simulateFlags) runRequests(e *app.Env) error {
 func printArena(w io.Writer, rank int, prog *plan.Program, top int) error {
 	u := plan.Measure(prog)
 	params := u.Fixed[plan.Param]
-	size := func(n int) string { return manifest.FormatBytes(int64(n)) }
+	size := func(n int) string { return human(int64(n)) }
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "rank %d: %d steps, peak at step %d (%v)\n", rank, len(prog.Steps), u.PeakStep, prog.Steps[u.PeakStep].Action)
 	for _, row := range []struct {

@@ -77,7 +77,7 @@ func snapshotVerb() app.Verb {
 	f := snapshotFlags{top: 12}
 	return app.Verb{
 		Name: "snapshot", Args: "FILE",
-		Usage:   "say where the memory of a run went: PyTorch's CUDA memory snapshot (pickle or JSON) or titan-run's trace",
+		Usage:   "say where the memory of a run went: PyTorch's CUDA memory snapshot, pickle or JSON",
 		Example: "memprof snapshot snapshot.pickle --html memory.html",
 		Flags: append(f.flags(),
 			app.Text(&f.html, "write a page with an interactive timeline to `FILE`", "html"),

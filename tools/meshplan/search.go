@@ -204,7 +204,8 @@ func none(f *estimate.Found, s *estimate.Space) error {
 	}
 	var near []string
 	for _, p := range f.Misses {
-		near = append(near, fmt.Sprintf("%s misses by %d bytes", brief(p.Job), p.Estimate.PeakBytes-f.Capacity))
+		miss := p.Estimate.PeakBytes - f.Capacity
+		near = append(near, fmt.Sprintf("%s misses by %.2f GiB (%d bytes)", brief(p.Job), float64(miss)/gib, miss))
 	}
-	return exit.No.Errorf("no plan fits the %d bytes of a GPU: %s", f.Capacity, strings.Join(near, "; "))
+	return exit.No.Errorf("no plan fits the %.2f GiB of a GPU (%d bytes): %s", float64(f.Capacity)/gib, f.Capacity, strings.Join(near, "; "))
 }

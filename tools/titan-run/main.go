@@ -13,6 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"titan/libtitan/checkpoint"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
 	"titan/libtitan/train"
@@ -186,20 +187,33 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 		f.options.Metrics = file
 	}
 	bar := e.Steps("steps", int64(m.Training.Steps))
-	f.options.Progress = bar.Add
+	ran := -1 // the first call tells what was done before
+	f.options.Progress = func(steps int64) { ran++; bar.Add(steps) }
 	err = f.alone(m, func() error { return train.Run(ctx, m, f.options) })
 	bar.Close()
 	if err != nil {
 		return err
 	}
-	m.Checkpoint.LoadStep, m.Checkpoint.ExcludeFromLoading = nil, nil // the next run begins where this one ended
+	goOn(m)
 	if err := e.WriteManifest(m); err != nil {
 		return err
 	}
-	if c := m.Checkpoint; c.Folder != "" && !c.LoadOnly && !c.LastSaveModelOnly && e.OutFile() != os.DevNull {
+	if c := m.Checkpoint; ran > 0 && c.Folder != "" && !c.LoadOnly && !c.LastSaveModelOnly && e.OutFile() != os.DevNull {
 		e.Log.Info(fmt.Sprintf("go on with: titan-run -i %s --steps %d", cmp.Or(e.OutFile(), "THIS_MANIFEST"), 2*m.Training.Steps))
 	}
 	return nil
+}
+
+// goOn makes the next run of m begin where this one ended, which is not the newest step where this one began at an older.
+func goOn(m *manifest.Manifest) {
+	c := m.Checkpoint
+	c.LoadStep, c.ExcludeFromLoading = nil, nil
+	if newest, err := checkpoint.FindStep(c.Folder, checkpoint.Latest); err != nil || newest.Number <= m.Training.Steps {
+		return
+	}
+	if _, err := checkpoint.FindStep(c.Folder, m.Training.Steps); err == nil {
+		c.LoadStep = &m.Training.Steps
+	}
 }
 
 func evalVerb(ctx context.Context, e *app.Env, f *flags) error {
