@@ -45,6 +45,9 @@ var kernels = map[string]func(c call) (kernel, error){
 	"row_max":                bindRowMax,
 	"row_sums":               bindRowSums,
 	"row_loss":               bindRowLoss,
+	"amax":                   bindAmax,
+	"float8_cast":            bindFloat8Cast,
+	"float8_product":         bindFloat8Product,
 }
 
 // rows is t as rows of its last dim.

@@ -20,7 +20,7 @@ func infer(n *Node) ([]Type, error) {
 	if n.Op.Sizes != nil {
 		size = n.Op.Sizes(n)
 	}
-	terms := splitTerms(left)
+	terms := splitTerms(left, len(n.In))
 	if len(terms) != len(n.In) {
 		return nil, fail("%d inputs for rule %s", len(n.In), n.Op.Rule(n))
 	}
@@ -59,8 +59,9 @@ func infer(n *Node) ([]Type, error) {
 	return types, nil
 }
 
-func splitTerms(left string) []string {
-	if left == "" {
+// splitTerms gives the terms of a rule's inputs: of one scalar, too, nothing stands there.
+func splitTerms(left string, inputs int) []string {
+	if left == "" && inputs == 0 {
 		return nil
 	}
 	return strings.Split(left, ",")

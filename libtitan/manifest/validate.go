@@ -121,6 +121,7 @@ func Validate(m *Manifest) error {
 	m.checkMesh(&p)
 	m.checkBatch(&p)
 	m.checkModes(&p)
+	m.checkFloat8(&p)
 	m.checkPipeline(&p)
 	m.checkSaving(&p)
 	return p.err()

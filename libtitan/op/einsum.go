@@ -28,7 +28,9 @@ var einsumOp = &graph.Op{
 			g.Add(n.Op, EinsumAttr{out + "," + a + "->" + b, gradType(n.In[1])}, d[0], n.In[0])[0],
 		}
 	},
-	Eval: evalEinsum,
+	Eval: func(n *graph.Node, in []graph.Array) []graph.Array {
+		return einsum(n.Attr.(EinsumAttr).Spec, n.Results[0].Shape, in...)
+	},
 }
 
 // Einsum contracts a and b by index notation: Einsum(g, "bsk,nk->bsn", x, w) is the linear layer x·wᵀ.
@@ -46,8 +48,9 @@ func each(rule string) (out []string) {
 	return out
 }
 
-func evalEinsum(n *graph.Node, in []graph.Array) []graph.Array {
-	left, right, _ := strings.Cut(n.Attr.(EinsumAttr).Spec, "->")
+// einsum is the reference: a contraction of two arrays into one of that shape.
+func einsum(spec string, shape []int, in ...graph.Array) []graph.Array {
+	left, right, _ := strings.Cut(spec, "->")
 	a, b, _ := strings.Cut(left, ",")
 	size, letters := map[byte]int{}, ""
 	for i, term := range []string{a, b} {
@@ -58,7 +61,7 @@ func evalEinsum(n *graph.Node, in []graph.Array) []graph.Array {
 			size[term[d]] = in[i].Shape[d]
 		}
 	}
-	out := graph.NewArray(n.Results[0].Shape...)
+	out := graph.NewArray(shape...)
 	sa, sb, so := strides(a, letters, size), strides(b, letters, size), strides(right, letters, size)
 	var walk func(l, ia, ib, io int)
 	walk = func(l, ia, ib, io int) {

@@ -35,7 +35,7 @@ func sharded(t *testing.T, d manifest.MeshDims, edit func(m *manifest.Mesh)) *gr
 	}
 	c := tiny
 	c.NumHeads, c.NumKVHeads, c.NumLayers = 2, 2, 1
-	st, err := trace(llama3.New(c), 0, 1, shape{4, 8, c.Dim, dtype.Float32}, true)
+	st, err := trace(llama3.New(c), 0, 1, shape{rows: 4, seqLen: 8, dim: c.Dim, compute: dtype.Float32}, true)
 	require.NoError(t, err)
 	st, err = shard(st, spread(m))
 	require.NoError(t, err)

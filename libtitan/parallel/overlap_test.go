@@ -18,7 +18,7 @@ func fsdpProgram(t *testing.T) *plan.Program {
 	m := &manifest.Manifest{Mesh: &manifest.Mesh{Dims: manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1, EP: 1}}, Model: &manifest.Model{}}
 	c := tiny
 	c.NumLayers = 4
-	st, err := trace(llama3.New(c), 0, 1, shape{4, 8, c.Dim, dtype.BFloat16}, true)
+	st, err := trace(llama3.New(c), 0, 1, shape{rows: 4, seqLen: 8, dim: c.Dim, compute: dtype.BFloat16}, true)
 	require.NoError(t, err)
 	on := spread(m)
 	st, err = shard(st, on)

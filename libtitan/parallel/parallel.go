@@ -94,9 +94,6 @@ func runnable(m *manifest.Manifest) error {
 	if m.Compile != nil && m.Compile.Enable {
 		return exit.Input.Errorf("compile.enable: true: titan-run does not fuse so far: set it to false")
 	}
-	if f := m.Float8; f != nil && f.Recipe != "off" {
-		return exit.Input.Errorf("float8.recipe: %s: titan-run computes in float32 or bfloat16 so far: set it to off", f.Recipe)
-	}
 	return nil
 }
 
@@ -180,7 +177,7 @@ func (j *Job) stage(i int, backward bool) (*plan.Stage, error) {
 }
 
 func (j *Job) layOut(i int, backward bool) (*plan.Stage, error) {
-	s := shape{j.Rows * j.DP, j.Manifest.Training.SeqLen, j.Manifest.Model.Config.Dim, j.compute}
+	s := shape{j.Rows * j.DP, j.Manifest.Training.SeqLen, j.Manifest.Model.Config.Dim, j.compute, newFloat8(j.Manifest, j.spread)}
 	st, err := trace(j.Model.Only(j.Stages[i]), i, len(j.Stages), s, backward)
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 type shape struct {
 	rows, seqLen, dim int
 	compute           dtype.DType
+	float8            *float8
 }
 
 // trace records the part of a model that is stage index of count: forward, and the backward that follows from it,
@@ -42,6 +43,11 @@ func trace(part *llama3.Decoder, index, count int, s shape, backward bool) (*pla
 	})
 	if err != nil {
 		return nil, err
+	}
+	if s.float8 != nil {
+		var to func(v *graph.Value) *graph.Value
+		g, to = pass.Float8(g, s.float8.recipe, s.float8.converts, st.Out)
+		st.In, st.Labels, st.Out = to(st.In), to(st.Labels), to(st.Out)
 	}
 	st.Graph = g
 	if !backward {

@@ -126,7 +126,7 @@ func TestStagesEqualTheWhole(t *testing.T) {
 
 // Gradients are made in float32 whatever the model computes in, without a rounding on the way.
 func TestGradientsOfABFloat16ModelAreFloat32(t *testing.T) {
-	st, err := trace(llama3.New(tiny), 0, 1, shape{2, 6, 12, dtype.BFloat16}, true)
+	st, err := trace(llama3.New(tiny), 0, 1, shape{rows: 2, seqLen: 6, dim: 12, compute: dtype.BFloat16}, true)
 	require.NoError(t, err)
 	for i, g := range st.Grads {
 		require.Equal(t, dtype.Float32, g.DType, st.Params[i].Name())

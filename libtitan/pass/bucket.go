@@ -8,7 +8,8 @@ import (
 )
 
 // Bucket makes one collective of those that move a unit's parameters, and one of those that move its gradients: a unit
-// is gathered where the first of its parameters is used, and its gradients are reduced when the last is made. grads are
+// is gathered where the first of its parameters is used, and its gradients are reduced when the last is made. The largest
+// magnitudes of all weights that are made float8 before they are gathered are joined in one collective. grads are
 // the gradients of params, as Shard left them; unit names the unit of a parameter. It returns the successor of each
 // value of g.
 func Bucket(g *graph.Graph, params, grads []*graph.Value, unit func(param string) string) (*graph.Graph, func(v *graph.Value) *graph.Value, error) {
@@ -58,13 +59,16 @@ func (b *bucketer) put(n *graph.Node, unit string, last bool) {
 	b.of[n] = k
 }
 
-// sortGathers finds the gathers of stored parameters.
+// sortGathers finds the gathers of stored parameters, and what their scales need of other ranks.
 func (b *bucketer) sortGathers(g *graph.Graph, unit func(param string) string) {
 	for _, n := range g.Nodes {
 		if n.Op.Name == string(op.AllGather) {
 			if p := paramOf(n.In[0]); p != nil {
 				b.put(n, unit(p.Name()), false)
 			}
+		}
+		if reduces(n) && perTensor(n.In[0].Node) && paramOf(n.In[0].Node.In[0]) != nil {
+			b.put(n, "float8", false)
 		}
 	}
 }

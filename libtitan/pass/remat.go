@@ -65,14 +65,14 @@ func block(fqn string) string {
 
 // Saver decides what Remat keeps of g. A layer is checkpointed if full or op says so, by its name: of a full one
 // only what leaves it is saved; of an op one also what selective checkpointing saves, attention and every other
-// matrix product from the first on (torchtitan's list). Parameters, and what depends on them alone, are never
-// computed again.
+// matrix product from the first on, and the largest magnitudes of what is made float8 (torchtitan's list). Parameters, and
+// what depends on them alone, are never computed again, but for weights made float8 by row: those are whole.
 func Saver(g *graph.Graph, full, op func(layer string) bool) func(n *graph.Node) bool {
 	leaves, fixed, products := map[*graph.Node]bool{}, map[*graph.Node]bool{}, map[string]int{}
 	listed := map[*graph.Node]bool{}
 	read := map[*graph.Node]bool{}
 	for _, n := range g.Nodes {
-		fixed[n] = n.Op != graph.InputOp
+		fixed[n] = n.Op != graph.InputOp && !byRow(n)
 		for _, v := range n.In {
 			fixed[n] = fixed[n] && fixed[v.Node]
 			if n.Phase == graph.Forward {
@@ -82,9 +82,9 @@ func Saver(g *graph.Graph, full, op func(layer string) bool) func(n *graph.Node)
 		}
 		if n.Phase == graph.Forward {
 			switch n.Op.Name {
-			case "attention":
+			case "attention", "amax":
 				listed[n] = true
-			case "einsum":
+			case "einsum", "float8_product":
 				products[block(n.FQN)]++
 				listed[n] = products[block(n.FQN)]%2 == 1
 			}

@@ -105,7 +105,7 @@ func (w *sharder) node(n *graph.Node) {
 	for i, v := range n.In {
 		in[i] = w.to[v]
 	}
-	stored := n.Op.Name == "cast" && w.isStored(in[0]) // rounded before it is gathered: half the bytes
+	stored := inPlace(n) && w.isStored(in[0])
 	cut := map[placement.Axes]string{}
 	if !stored {
 		for i := range in {
@@ -126,9 +126,15 @@ func (w *sharder) node(n *graph.Node) {
 	results := w.g.Add(n.Op, w.balanced(n.Attr), in...)
 	for i, r := range results {
 		if stored {
-			r.Layout = in[0].Layout
+			r.Layout = placeOf(i, in[0], n)
 		} else {
 			r.Layout = w.layout(n, i, cut)
+		}
+		switch {
+		case n.Op.Name == "amax":
+			r = w.largest(in[0], r, r.Layout)
+		case n.Op.Name == "float8_cast" && i == 1:
+			r.Layout = in[1].Layout
 		}
 		w.to[n.Results[i]] = r
 	}
@@ -185,16 +191,16 @@ func (w *sharder) source(n *graph.Node) {
 
 // isStored reports whether v is a parameter, or one cast, as it is stored.
 func (w *sharder) isStored(v *graph.Value) bool {
-	return v.Node.Op == graph.ParamOp || v.Node.Op.Name == "cast" && v.Node.In[0].Node.Op == graph.ParamOp
+	return v.Node.Op == graph.ParamOp || inPlace(v.Node) && w.isStored(v.Node.In[0])
 }
 
-// paramOf is the parameter that v is, or was cast or gathered from; nil if it is none.
+// paramOf is the parameter that v is, or was cast or gathered from, or that v scales; nil if it is none.
 func paramOf(v *graph.Value) *graph.Value {
 	for {
 		switch v.Node.Op.Name {
 		case "param":
 			return v
-		case "cast", string(op.AllGather):
+		case "cast", "float8_cast", string(op.AllGather):
 			v = v.Node.In[0]
 		default:
 			return nil
@@ -209,7 +215,7 @@ func (w *sharder) gather(v *graph.Value) *graph.Value {
 	}
 	p := paramOf(v)
 	_, used := w.Param(p.Name(), p.Shape)
-	for d := range used.Dims {
+	for d := range v.Layout.Dims {
 		for len(v.Layout.Dims[d]) > len(used.Dims[d]) {
 			cuts := v.Layout.Dims[d]
 			key, kept := fmt.Sprintf("gather %d", v.ID), w.Kept(w.Unit(p.Name()))

@@ -29,6 +29,9 @@ type gpu struct {
 
 // openGPU takes the GPU of this process: the first, or the one of its place among the ranks of this machine.
 func (r *run) openGPU() error {
+	if f := r.job.Manifest.Float8; f.On() {
+		return exit.Input.Errorf("float8.recipe: %s: --device cuda computes in float32 or bfloat16 so far: set it to off, or use --device cpu", f.Recipe)
+	}
 	index, err := r.gpuIndex()
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"titan/libtitan/parallel"
 	"titan/tools/internal/app"
 )
 
@@ -17,6 +18,9 @@ func checkVerb() app.Verb {
 				return err
 			}
 			explain(e.Explain, m)
+			if err := parallel.TellFloat8(m, e.Log, e.Explain); err != nil {
+				return err
+			}
 			e.Log.Info("the manifest is valid")
 			return e.WriteManifest(m)
 		},

@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"titan/libtitan/manifest"
+	"titan/libtitan/parallel"
 	"titan/tools/internal/app"
 )
 
@@ -45,6 +46,9 @@ func start(ctx context.Context, e *app.Env, o *options) error {
 		return err
 	}
 	explain(e.Explain, m)
+	if err := parallel.TellFloat8(m, e.Log, e.Explain); err != nil {
+		return err
+	}
 	return e.WriteManifest(m)
 }
 

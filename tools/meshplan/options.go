@@ -134,10 +134,7 @@ func (o *options) fill(m *manifest.Manifest) error {
 	}
 	m.ActivationCheckpoint = ac
 	m.Compile = &manifest.Compile{Enable: o.compile, Components: []string{"model", "loss"}}
-	m.Float8 = &manifest.Float8{Recipe: o.float8}
-	if o.float8 != "off" {
-		m.Float8.FilterFQNs = []string{"lm_head"} // as torchtitan's presets
-	}
+	m.Float8 = manifest.NewFloat8(o.float8)
 	m.Derive()
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"titan/libtitan/estimate"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
+	"titan/libtitan/parallel"
 	"titan/libtitan/pipeline"
 	"titan/tools/internal/app"
 )
@@ -39,6 +40,9 @@ func search(ctx context.Context, e *app.Env, o *options) error {
 		jobs = append(jobs, m)
 	}
 	explain(e.Explain, jobs[0])
+	if err := parallel.TellFloat8(jobs[0], e.Log, e.Explain); err != nil {
+		return err
+	}
 	explainEstimate(e.Explain, found.Plans[0].Estimate, space.Machine.MemoryBytes)
 	if o.format == "manifest" {
 		return e.WriteManifest(jobs[0])

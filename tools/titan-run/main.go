@@ -16,6 +16,7 @@ import (
 	"titan/libtitan/checkpoint"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
+	"titan/libtitan/parallel"
 	"titan/libtitan/train"
 	"titan/tools/internal/app"
 )
@@ -61,7 +62,7 @@ type flags struct {
 	seed                 uint64
 	dtype, metrics       string
 	async                string
-	ac                   string
+	ac, float8           string
 	dryRun               bool
 	batches              int
 	initSeconds, seconds int
@@ -75,6 +76,7 @@ func (f *flags) job() []cli.Flag {
 		app.Texts(&f.exclude, "leave out what `GLOB` matches (repeatable)", "exclude"),
 		app.Text(&f.data.Tokenizer, "byte, or a Hugging Face tokenizer.json `FILE`", "tokenizer"),
 		app.Choice(&f.dtype, []string{"float32", "bfloat16"}, "type computed in", "dtype"),
+		app.Choice(&f.float8, []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"}, "`RECIPE` of the linears but lm_head; the cpu emulates it", "float8"),
 		app.Choice(&f.options.Device, []string{"cpu", "cuda"}, "what computes: the cpu, or an NVIDIA GPU", "device"),
 		app.Choice(&f.options.Comm, []string{"local", "mpi", "nccl"}, "how ranks talk: all in this process, or one a process, over Open MPI or, on GPUs, NCCL (default: as it was started)", "comm"),
 		app.Count(&f.options.CPU.Threads, "threads of the cpu's kernels (default: all cores)", "threads"),
@@ -139,6 +141,7 @@ func (f *flags) apply(e *app.Env) func(*manifest.Manifest) error {
 			{"validation-interval", func() { m.Data.ValidationInterval = f.data.ValidationInterval }},
 			{"validation-steps", func() { m.Data.ValidationSteps = f.data.ValidationSteps }},
 			{"dtype", func() { m.Training.MixedPrecisionParam = f.dtype }},
+			{"float8", func() { f.applyFloat8(m) }},
 			{"steps", func() { m.Training.Steps = f.steps }},
 			{"seed", func() { m.Training.Seed = f.seed }},
 		} {
@@ -171,6 +174,9 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 		return err
 	}
 	if err := e.CheckOut(); err != nil {
+		return err
+	}
+	if err := parallel.TellFloat8(m, e.Log, e.Explain); err != nil {
 		return err
 	}
 	f.options.Log, f.options.Console = e.Log, e.Console()
@@ -222,6 +228,9 @@ func evalVerb(ctx context.Context, e *app.Env, f *flags) error {
 	}
 	m, err := e.ReadManifest(f.apply(e))
 	if err != nil {
+		return err
+	}
+	if err := parallel.TellFloat8(m, e.Log, e.Explain); err != nil {
 		return err
 	}
 	f.options.Log, f.options.Console = e.Log, io.Discard
