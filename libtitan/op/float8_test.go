@@ -26,7 +26,7 @@ func twoLinears(t *testing.T, r Float8Recipe) *linears {
 	g, err := graph.Trace(dtype.Float32, func(g *graph.Graph) {
 		f := func(shape ...int) graph.Type { return graph.Type{DType: dtype.Float32, Shape: shape} }
 		l.x, l.w, l.seed = g.Input("x", f(2, 3, 4)), g.Param("w", []int64{5, 4}), g.Input("seed", f(2, 3, 5))
-		l.out = [2]*graph.Value{Einsum(g, "bsk,nk->bsn", l.x, l.w), NewFloat8Operands(g).Linear(r, l.x, l.w)}
+		l.out = [2]*graph.Value{Einsum(g, "bsk,nk->bsn", l.x, l.w), Float8Linear(g, r, l.x, l.w)}
 		for i, out := range l.out {
 			d := backward(g, out, l.seed, []*graph.Value{l.x, l.w})
 			l.dx[i], l.dw[i] = d[0], d[1]

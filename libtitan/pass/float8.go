@@ -16,7 +16,6 @@ type Linear struct {
 // depends on, and of each parameter and input.
 func Float8(g *graph.Graph, r op.Float8Recipe, convert func(l Linear) bool, out *graph.Value) (*graph.Graph, func(v *graph.Value) *graph.Value) {
 	ng, to := g.Renew(), map[*graph.Value]*graph.Value{}
-	operands := op.NewFloat8Operands(ng)
 	for _, n := range g.Nodes {
 		in := make([]*graph.Value, len(n.In))
 		for i, v := range n.In {
@@ -24,7 +23,7 @@ func Float8(g *graph.Graph, r op.Float8Recipe, convert func(l Linear) bool, out 
 		}
 		ng.In(n.Phase, n.FQN, func() {
 			if l, ok := linear(n); ok && convert(l) {
-				to[n.Results[0]] = operands.Linear(r, in[0], in[1])
+				to[n.Results[0]] = op.Float8Linear(ng, r, in[0], in[1])
 				return
 			}
 			for i, v := range ng.Copy(n, in) {
