@@ -9,7 +9,7 @@ CORPUS  := $(shell $(GO) env GOROOT)/src
 export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test lint golden fuzz matrix bench man clean
+.PHONY: help build run test lint golden fuzz matrix gpu bench man clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
@@ -48,6 +48,11 @@ fuzz: ## run every fuzz target for FUZZ (60s)
 
 matrix: ## train on every mesh of up to 8 ranks, with every option, against one rank
 	TITAN_MATRIX=1 $(GO) test -timeout 30m -count 1 -v ./libtitan/train | grep -vE '^ +--- PASS|=== '
+
+gpu: ## run the tests that need GPUs, then meshes of two against one
+	$(GO) test -count 1 ./libtitan/device/cuda ./libtitan/comm/nccl ./libtitan/exec
+	$(GO) test -count 1 -v -run GPU ./libtitan/train
+	bench/gpu_meshes.sh
 
 bench: ## tokens a second of the debugmodel on this CPU, beside PEER (see bench/cpu.sh)
 	bench/cpu.sh "$(PEER)"
