@@ -5,6 +5,9 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
+
+	"titan/libtitan/exit"
 )
 
 // errLeft is why nothing more comes from a rank.
@@ -116,6 +119,24 @@ func (b *Inbox) Failed() <-chan struct{} { return b.failed }
 
 // Left is closed when a rank has ended well.
 func (b *Inbox) Left(rank int) <-chan struct{} { return b.left[rank] }
+
+// AwaitOthers waits until all ranks but me have ended, at most for a time, or until failed is closed, which may be nil.
+func (b *Inbox) AwaitOthers(me int, timeout time.Duration, failed <-chan struct{}) error {
+	expired := time.After(timeout)
+	for r, left := range b.left {
+		if r == me {
+			continue
+		}
+		select {
+		case <-left:
+		case <-failed:
+			return b.Err()
+		case <-expired:
+			return exit.Lost.Errorf("rank %d: rank %d has not ended after %v", me, r, timeout)
+		}
+	}
+	return nil
+}
 
 // Await waits until done is closed; it gives up when giveUp is closed, which may be nil.
 func (b *Inbox) Await(ctx context.Context, done, giveUp <-chan struct{}) error {

@@ -25,6 +25,21 @@ type Sent interface {
 	Drop()
 }
 
+// Handed is a Sent of an engine that tells by a channel that the body was taken.
+type Handed struct {
+	Inbox *Inbox        // the sender's
+	To    int           // the rank that the body is for
+	Done  chan struct{} // closed when it has taken it
+}
+
+// Wait returns when Done is closed, or when it cannot be any more.
+func (h *Handed) Wait(ctx context.Context) error {
+	return h.Inbox.Await(ctx, h.Done, h.Inbox.Left(h.To))
+}
+
+// Drop leaves the body: the job has failed, and what a receiver still gets of it is not looked at.
+func (h *Handed) Drop() {}
+
 // Message is the receiver's side of a message. Read, or View and Close, is called once.
 type Message interface {
 	Head() string

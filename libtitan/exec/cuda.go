@@ -202,22 +202,14 @@ func bindCUDA(e *cuda.Engine, s *plan.Step, mem *CUDAMemory) (cuda.Work, error) 
 
 func gpuCallOf(e *cuda.Engine, s *plan.Step, mem *CUDAMemory) (gpuCall, error) {
 	c := gpuCall{e: e, add: s.Add}
-	for _, list := range []struct {
-		slots []*plan.Slot
-		into  *[]gpuTensor
-	}{{s.In, &c.in}, {s.Out, &c.out}} {
-		for _, slot := range list.slots {
-			t, err := mem.at(slot)
-			if err != nil {
-				return c, err
-			}
-			*list.into = append(*list.into, t)
-		}
+	var err error
+	if c.in, err = each(s.In, mem.at); err == nil {
+		c.out, err = each(s.Out, mem.at)
 	}
 	if s.Node != nil {
 		c.attr = s.Node.Attr
 	}
-	return c, nil
+	return c, err
 }
 
 // fuseLosses finds the losses whose gradient is made in the same pass over the logits: a cross_entropy over the whole

@@ -100,25 +100,29 @@ func tag(s *plan.Step) string {
 	return fmt.Sprintf("%d%s%d", s.Tag.Stage, kind, s.Tag.Microbatch)
 }
 
+// each finds the memory of slots.
+func each[T any](slots []*plan.Slot, at func(s *plan.Slot) (T, error)) ([]T, error) {
+	out := make([]T, len(slots))
+	for i, s := range slots {
+		var err error
+		if out[i], err = at(s); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
 // bindCall finds the memory of a step.
 func bindCall(e *cpu.Engine, s *plan.Step, mem *Memory) (call, error) {
 	c := call{e: e, add: s.Add, room: newScratch(s, mem)}
-	for _, list := range []struct {
-		slots []*plan.Slot
-		into  *[]tensor
-	}{{s.In, &c.in}, {s.Out, &c.out}} {
-		for _, slot := range list.slots {
-			t, err := mem.at(slot)
-			if err != nil {
-				return c, err
-			}
-			*list.into = append(*list.into, t)
-		}
+	var err error
+	if c.in, err = each(s.In, mem.at); err == nil {
+		c.out, err = each(s.Out, mem.at)
 	}
 	if s.Node != nil {
 		c.attr = s.Node.Attr
 	}
-	return c, nil
+	return c, err
 }
 
 // bind finds the kernel of a step.

@@ -31,7 +31,7 @@ func TestSimulateStagesBounds(t *testing.T) {
 		pp, m := rapid.IntRange(1, 5).Draw(t, "pp"), rapid.IntRange(1, 12).Draw(t, "m")
 		s, err := Build(name, pp, 0, m)
 		if err != nil {
-			t.Skip()
+			t.Skip("drawn again: no such schedule:", err)
 		}
 		times := make([]Times, s.NumStages)
 		for i := range times {
@@ -80,7 +80,7 @@ func TestHeldIsThePeak(t *testing.T) {
 		name := rapid.SampledFrom(Names()).Draw(t, "name")
 		s, err := Build(name, rapid.IntRange(1, 4).Draw(t, "pp"), 0, rapid.IntRange(1, 12).Draw(t, "m"))
 		if err != nil {
-			t.Skip()
+			t.Skip("drawn again: no such schedule:", err)
 		}
 		for rank, actions := range s.Ranks {
 			var stages []int

@@ -17,7 +17,7 @@ import (
 func needGPU(t *testing.T) {
 	d, err := cuda.Open(0)
 	if err != nil {
-		t.Skipf("SKIPPED: needs a GPU: %v", err)
+		t.Skipf("SKIPPED: needs a GPU, make gpu runs it: %v", err)
 	}
 	require.NoError(t, d.Close())
 }

@@ -129,31 +129,13 @@ func (w *wire) end(err error, timeout time.Duration, ended <-chan error) error {
 	}
 	w.postAll([]byte{isEnd})
 	if err == nil {
-		err = w.othersEnded(timeout, w.inbox.Failed())
+		err = w.inbox.AwaitOthers(w.me, timeout, w.inbox.Failed())
 	}
 	if err == nil {
 		w.do(func() error { w.stop = true; return nil })
 		return <-ended
 	}
 	w.Fail(err)
-	_ = w.othersEnded(linger, nil)
+	_ = w.inbox.AwaitOthers(w.me, linger, nil)
 	return err
-}
-
-// othersEnded waits until all other ranks have ended, at most for a time, or until failed is closed.
-func (w *wire) othersEnded(timeout time.Duration, failed <-chan struct{}) error {
-	expired := time.After(timeout)
-	for r := range w.size {
-		if r == w.me {
-			continue
-		}
-		select {
-		case <-w.inbox.Left(r):
-		case <-failed:
-			return w.inbox.Err()
-		case <-expired:
-			return exit.Lost.Errorf("rank %d: rank %d has not ended after %v", w.me, r, timeout)
-		}
-	}
-	return nil
 }

@@ -36,7 +36,7 @@ func (w *wire) Inbox() *comm.Inbox { return w.inbox }
 
 func (w *wire) Post(to int, channel, head string, body []byte) comm.Sent {
 	f := &flight{done: make(chan struct{})}
-	s := &sent{w.inbox, to, f.done}
+	s := &comm.Handed{Inbox: w.inbox, To: to, Done: f.done}
 	if len(body) <= inline {
 		h := header(0, len(body), channel, head)
 		w.post(to, append(h, body...))
@@ -117,17 +117,6 @@ func (w *wire) take(from int, head []byte) {
 	}
 	w.inbox.Put(from, channel, m)
 }
-
-type sent struct {
-	inbox *comm.Inbox
-	to    int
-	done  chan struct{}
-}
-
-func (s *sent) Wait(ctx context.Context) error { return s.inbox.Await(ctx, s.done, s.inbox.Left(s.to)) }
-
-// Drop leaves the body to MPI: the job has failed, and what a receiver still gets of it is not looked at.
-func (s *sent) Drop() {}
 
 // message is a head; the body is still the sender's, unless it was inline.
 type message struct {

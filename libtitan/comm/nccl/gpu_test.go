@@ -86,10 +86,10 @@ func play(name string) error {
 func needGPUs(t testing.TB, n int) {
 	have, err := cuda.Count()
 	if err != nil {
-		t.Skipf("SKIPPED: needs %d GPUs: %v", n, err)
+		t.Skipf("SKIPPED: needs %d GPUs, make gpu runs it: %v", n, err)
 	}
 	if have < n {
-		t.Skipf("SKIPPED: needs %d GPUs, %d are here", n, have)
+		t.Skipf("SKIPPED: needs %d GPUs, %d are here: make gpu runs it where there are", n, have)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestKilledRank(t *testing.T) {
 
 func TestSpeed(t *testing.T) {
 	if testing.Short() {
-		t.Skip("SKIPPED: measures")
+		t.Skip("SKIPPED: it measures for seconds: make gpu runs it")
 	}
 	_, _, out := job(t, "speed", 2)
 	t.Log("\n" + out)

@@ -210,11 +210,11 @@ func (w *wire) end(err error, timeout time.Duration) error {
 	}
 	w.leave()
 	if err == nil {
-		err = w.othersEnded(timeout, w.inbox.Failed())
+		err = w.inbox.AwaitOthers(w.me, timeout, w.inbox.Failed())
 	}
 	if err != nil {
 		w.Fail(err)
-		_ = w.othersEnded(linger, nil)
+		_ = w.inbox.AwaitOthers(w.me, linger, nil)
 		err = w.inbox.Err()
 	}
 	for _, p := range w.peers {
@@ -223,24 +223,6 @@ func (w *wire) end(err error, timeout time.Duration) error {
 		}
 	}
 	return err
-}
-
-// othersEnded waits until all other ranks have ended, at most for a time, or until failed is closed.
-func (w *wire) othersEnded(timeout time.Duration, failed <-chan struct{}) error {
-	expired := time.After(timeout)
-	for r, p := range w.peers {
-		if p == nil {
-			continue
-		}
-		select {
-		case <-w.inbox.Left(r):
-		case <-failed:
-			return w.inbox.Err()
-		case <-expired:
-			return exit.Lost.Errorf("rank %d: rank %d has not ended after %v", w.me, r, timeout)
-		}
-	}
-	return nil
 }
 
 // failed ends the job with an error of a collective on the device, unless it has ended already.

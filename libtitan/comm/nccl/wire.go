@@ -55,17 +55,17 @@ func (w *wire) Rank() int          { return w.me }
 func (w *wire) Inbox() *comm.Inbox { return w.inbox }
 
 func (w *wire) Post(to int, channel, head string, body []byte) comm.Sent {
-	s := &sent{inbox: w.inbox, to: to, done: make(chan struct{})}
+	s := &comm.Handed{Inbox: w.inbox, To: to, Done: make(chan struct{})}
 	number := uint64(0)
 	if len(body) > w.inline {
-		number = w.bodies.offer(body, s.done)
+		number = w.bodies.offer(body, s.Done)
 	}
 	h := binary.AppendUvarint([]byte{isMessage}, number)
 	h = binary.AppendUvarint(h, uint64(len(body)))
 	h = appendString(appendString(h, channel), head)
 	if number == 0 {
 		w.send(to, h, body)
-		close(s.done)
+		close(s.Done)
 	} else {
 		w.send(to, h)
 	}
@@ -145,17 +145,6 @@ func aligned(b []byte) []byte {
 	copy(out, b)
 	return out
 }
-
-type sent struct {
-	inbox *comm.Inbox
-	to    int
-	done  chan struct{}
-}
-
-func (s *sent) Wait(ctx context.Context) error { return s.inbox.Await(ctx, s.done, s.inbox.Left(s.to)) }
-
-// Drop leaves the body: the job has failed, and what a receiver still gets of it is not looked at.
-func (s *sent) Drop() {}
 
 // message is a head; the body is still the sender's, unless it was inline.
 type message struct {

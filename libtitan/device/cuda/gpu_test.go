@@ -36,7 +36,7 @@ func gpu(t testing.TB) *Engine {
 	e, err := engineOnce()
 	if err != nil {
 		if code, ok := err.(interface{ ExitCode() int }); ok && code.ExitCode() == 5 {
-			t.Skipf("SKIPPED: needs a GPU: %v", err)
+			t.Skipf("SKIPPED: needs a GPU, make gpu runs it: %v", err)
 		}
 		require.NoError(t, err)
 	}

@@ -77,7 +77,7 @@ func TestMissingLibrarySaysWhereItLooked(t *testing.T) {
 func TestKernelsCompile(t *testing.T) {
 	r, err := openNVRTC(systemFinder())
 	if err != nil {
-		t.Skipf("SKIPPED: the kernels are not compiled here: %v", err)
+		t.Skipf("SKIPPED: the kernels are not compiled here, make gpu compiles them: %v", err)
 	}
 	sources := common()
 	for _, dt := range computed {
