@@ -3,7 +3,6 @@ package train
 import (
 	"fmt"
 	"os"
-	"strings"
 
 	"titan/libtitan/comm"
 	"titan/libtitan/comm/nccl"
@@ -49,10 +48,14 @@ func (r *run) openGPU() error {
 	if err != nil {
 		return err
 	}
-	if r.gpu, err = cuda.NewEngine(d, s, cuda.Options{Deterministic: r.Deterministic}); err == nil {
-		r.Log.Info(fmt.Sprintf("cuda: %v, %s", d, manifest.FormatBytes(int64(d.TotalBytes))))
+	r.startup.done("driver and context")
+	if r.gpu, err = cuda.NewEngine(d, s, cuda.Options{Deterministic: r.Deterministic}); err != nil {
+		return err
 	}
-	return err
+	r.startup.done("libraries, and the kernels that every model uses")
+	r.gauge = newGauge(r.gpu)
+	r.Log.Info(fmt.Sprintf("cuda: %v, %s; memory in the lines is %s", d, manifest.FormatBytes(int64(d.TotalBytes)), r.gauge.what))
+	return nil
 }
 
 // gpuIndex is which GPU of those that the process sees is its own. A launcher may show each process its own alone.
@@ -155,38 +158,11 @@ func (r *run) fitsGPU() error {
 		return err
 	}
 	defer leave()
+	r.Log.Debug(fmt.Sprintf("plan: needs %s of the GPU: %s for parameters and moments, %s for the step, %s for what is computed once", manifest.FormatBytes(need),
+		manifest.FormatBytes(need-int64(prog.ArenaBytes+prog.ConstBytes)), manifest.FormatBytes(int64(prog.ArenaBytes)), manifest.FormatBytes(int64(prog.ConstBytes))))
 	free, _, err := r.gpu.MemInfo()
 	if err == nil && need > int64(free) {
 		err = exit.Input.Errorf("memory: the step needs %s, %s has %s left: plan a smaller model, sequence or batch, or checkpoint activations", manifest.FormatBytes(need), r.gpu.Name, manifest.FormatBytes(int64(free)))
 	}
 	return err
-}
-
-// gpuMemory is what of the device's memory is taken, by all, and its share.
-func gpuMemory(e *cuda.Engine) (bytes int64, share float64) {
-	free, total, err := e.MemInfo()
-	if err != nil || total == 0 {
-		return 0, 0
-	}
-	return int64(total - free), float64(total-free) / float64(total)
-}
-
-// peaks are what GPUs do at most in bfloat16, dense, a second, as torchtitan counts. A longer name stands before one
-// that is part of it.
-var peaks = []struct {
-	name  string
-	flops float64
-}{
-	{"A100", 312e12}, {"H100 NVL", 835e12}, {"H100 PCIe", 756e12}, {"H100", 989e12}, {"H200", 989e12}, {"H20", 148e12}, {"B200", 2.25e15},
-	{"L40S", 362e12}, {"A6000", 154.85e12},
-}
-
-// peakFLOPS is that of the device, 0 where it is not known.
-func peakFLOPS(name string) float64 {
-	for _, p := range peaks {
-		if strings.Contains(name, p.name) {
-			return p.flops
-		}
-	}
-	return 0
 }

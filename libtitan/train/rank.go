@@ -43,9 +43,11 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 	if err := k.loadState(training); err != nil {
 		return nil, err
 	}
+	k.started("weights")
 	if err := k.place(training); err != nil || !training {
 		return k, err
 	}
+	k.started("weights where they are computed with")
 	prog, err := r.programs[c.Rank()], error(nil)
 	if prog == nil {
 		if prog, err = r.program(c.Rank()); err != nil {
@@ -55,6 +57,7 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 	if k.mem, k.runner, err = k.machine.load(prog, r.job.NumMicrobatches, r.microbatchTokens(), c); err != nil {
 		return nil, err
 	}
+	k.started("the step tied to its memory and kernels")
 	if k.schedule, err = optim.NewSchedule(*r.job.Manifest.LRScheduler, r.job.Manifest.Training.Steps); err != nil {
 		return nil, err
 	}
@@ -68,6 +71,13 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 		k.eval, err = k.newEvaluator(r.held, r.job.Manifest.Data.ValidationSteps)
 	}
 	return k, err
+}
+
+// started tells of a part of the start, once for all ranks.
+func (k *rank) started(part string) {
+	if k.comm.Rank() == 0 {
+		k.startup.done(part)
+	}
 }
 
 // place puts the state where it is computed with.

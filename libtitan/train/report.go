@@ -83,6 +83,9 @@ func (p *report) step(s record) error {
 		p.Log.Warn(fmt.Sprintf("step %d: no valid tokens: every label is ignored; gradients are zero, weight decay still applies", s.Step))
 	}
 	first, last := s.Step == p.left.Step+1, s.Step == p.job.Manifest.Training.Steps
+	if first {
+		p.started()
+	}
 	if !first && !last && s.Step%p.LogFreq != 0 {
 		return nil
 	}
@@ -97,10 +100,18 @@ func (p *report) step(s record) error {
 	return err
 }
 
+// started ends the account of the start.
+func (p *report) started() {
+	p.startup.done("first step")
+	if p.gpu != nil {
+		p.startup.kernels(p.gpu.Compiled())
+	}
+}
+
 // memory is that of the process, or of the GPU it computes on.
 func (r *run) memory() (bytes int64, share float64) {
 	if r.gpu != nil {
-		return gpuMemory(r.gpu)
+		return r.gauge.read()
 	}
 	return peakMemory()
 }

@@ -70,9 +70,11 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 		r.Log.Info(fmt.Sprintf("nothing to do: step %d of %d is done; go on with --steps N", r.left.Step, m.Training.Steps))
 		return nil
 	}
+	r.startup.done("checkpoint and data found")
 	if err := r.fits(); err != nil {
 		return err
 	}
+	r.startup.done("plan")
 	if r.Progress != nil {
 		r.Progress(int64(r.left.Step))
 	}
@@ -102,7 +104,9 @@ type run struct {
 	Options
 	job         *parallel.Job
 	engine      *cpu.Engine
+	startup     *startup
 	gpu         *cuda.Engine      // nil: the host computes
+	gauge       *gauge            // of the GPU's memory
 	from        checkpoint.Source // nil: the parameters come from the seed
 	found       bool              // from is a step of the checkpoint folder
 	resume      bool              // from's moments are loaded
@@ -125,7 +129,8 @@ func open(m *manifest.Manifest, o Options, evaluating bool) (*run, error) {
 	if m.Data == nil {
 		return nil, exit.Usage.Errorf("no data: name some with --data FILE|DIR|GLOB")
 	}
-	r := &run{Options: o, job: job, evaluating: evaluating, programs: map[int]*plan.Program{}}
+	r := &run{Options: o, job: job, startup: newStartup(o.Log), evaluating: evaluating, programs: map[int]*plan.Program{}}
+	r.startup.done("the process, its command line and manifest")
 	if r.engine, err = cpu.New(o.CPU); err != nil {
 		return nil, exit.Usage.Wrap(err)
 	}
@@ -151,6 +156,9 @@ func (r *run) start(ctx context.Context, f func(ctx context.Context, c comm.Comm
 				return err
 			}
 			defer leave()
+		}
+		if c.Rank() == 0 {
+			r.startup.done("ranks that know each other")
 		}
 		return f(ctx, c)
 	}
@@ -219,6 +227,7 @@ func (r *run) close() {
 		r.from.Close()
 	}
 	if r.gpu != nil {
+		r.gauge.close()
 		r.gpu.Close()
 	}
 }

@@ -9,6 +9,7 @@ package cuda
 import (
 	"fmt"
 	"runtime"
+	"strings"
 
 	"titan/libtitan/exit"
 )
@@ -90,14 +91,17 @@ func (d *Device) describe() error {
 			return err
 		}
 	}
-	for i, c := range name {
-		if c == 0 {
-			d.Name = string(name[:i])
-			break
-		}
-	}
+	d.Name, _, _ = strings.Cut(string(name), "\x00")
 	d.SMs, d.Major, d.Minor, d.TotalBytes, d.Driver = int(sms), int(major), int(minor), int(total), int(version)
 	return nil
+}
+
+// BusID is the device's place on the PCI bus, by which other libraries know it too.
+func (d *Device) BusID() (string, error) {
+	id := make([]byte, 32)
+	err := d.drv.check("cuDeviceGetPCIBusId", call(d.drv.cuDeviceGetPCIBusId, uintptr(ref(&id[0])), uintptr(len(id)), uintptr(d.id)))
+	name, _, _ := strings.Cut(string(id), "\x00")
+	return name, err
 }
 
 // Enter ties the goroutine to its OS thread and makes the device current there, until leave is called.

@@ -6,6 +6,7 @@ import "strings"
 type driver struct {
 	cuInit, cuGetErrorName, cuDriverGetVersion                            uintptr
 	cuDeviceGet, cuDeviceGetCount, cuDeviceGetName, cuDeviceGetAttribute  uintptr
+	cuDeviceGetPCIBusId                                                   uintptr
 	cuDeviceTotalMem, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease uintptr
 	cuCtxSetCurrent, cuCtxGetStreamPriorityRange                          uintptr
 	cuMemAlloc, cuMemFree, cuMemGetInfo, cuMemHostAlloc, cuMemFreeHost    uintptr
@@ -25,7 +26,7 @@ func (d *driver) names() map[string]*uintptr {
 	return map[string]*uintptr{
 		"cuInit": &d.cuInit, "cuGetErrorName": &d.cuGetErrorName, "cuDriverGetVersion": &d.cuDriverGetVersion,
 		"cuDeviceGet": &d.cuDeviceGet, "cuDeviceGetCount": &d.cuDeviceGetCount, "cuDeviceGetName": &d.cuDeviceGetName,
-		"cuDeviceGetAttribute": &d.cuDeviceGetAttribute, "cuDeviceTotalMem_v2": &d.cuDeviceTotalMem,
+		"cuDeviceGetAttribute": &d.cuDeviceGetAttribute, "cuDeviceGetPCIBusId": &d.cuDeviceGetPCIBusId, "cuDeviceTotalMem_v2": &d.cuDeviceTotalMem,
 		"cuDevicePrimaryCtxRetain": &d.cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRelease_v2": &d.cuDevicePrimaryCtxRelease,
 		"cuCtxSetCurrent": &d.cuCtxSetCurrent, "cuCtxGetStreamPriorityRange": &d.cuCtxGetStreamPriorityRange,
 		"cuMemAlloc_v2": &d.cuMemAlloc, "cuMemFree_v2": &d.cuMemFree, "cuMemGetInfo_v2": &d.cuMemGetInfo,

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -29,6 +30,7 @@ type Engine struct {
 	rtc     *nvrtc
 	mu      sync.Mutex
 	kernels map[string]uintptr // CUfunction by name expression
+	spent   Compiled
 	args    launchArgs
 	scratch Ptr // the newest of
 	rooms   []Ptr
@@ -87,14 +89,43 @@ func (e *Engine) compile(sources []source) error {
 				return err
 			}
 			defer leave()
+			began := time.Now()
 			o, err := e.rtc.compileFor(fmt.Sprintf("sm_%d%d", e.Major, e.Minor), src)
 			if err != nil {
 				return err
 			}
-			return e.loadObject(src, o)
+			if err := e.loadObject(src, o); err != nil {
+				return err
+			}
+			e.mu.Lock()
+			e.spent.add(src, time.Since(began))
+			e.mu.Unlock()
+			return nil
 		})
 	}
 	return g.Wait()
+}
+
+// Compiled is what an engine has compiled so far.
+type Compiled struct {
+	Sources, Kernels int
+	Spent            time.Duration // on all together: sources are compiled beside each other
+	Slowest          string        // file
+	Longest          time.Duration // of the slowest
+}
+
+func (c *Compiled) add(src source, took time.Duration) {
+	c.Sources, c.Kernels, c.Spent = c.Sources+1, c.Kernels+len(src.kernels), c.Spent+took
+	if took > c.Longest {
+		c.Slowest, c.Longest = src.file, took
+	}
+}
+
+// Compiled is what was compiled so far.
+func (e *Engine) Compiled() Compiled {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.spent
 }
 
 // need compiles those kernels of src that are not there yet.

@@ -23,4 +23,6 @@ func TestSampleOrSayWhatIsMissing(t *testing.T) {
 		require.Positive(t, g.TotalBytes)
 		require.LessOrEqual(t, g.UsedBytes, g.TotalBytes)
 	}
+	_, err = l.Find("0000:ff:1f.7")
+	require.ErrorContains(t, err, "0000:ff:1f.7")
 }
