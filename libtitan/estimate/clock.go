@@ -139,11 +139,7 @@ func (j *Job) embedWork(m *Machine) work {
 // headWork is lm_head and the loss.
 func (j *Job) headWork(m *Machine) work {
 	product := j.productTime(m, []product{{j.width().whole, j.localVocab()}}, j.Float8Head)
-	traffic := float64(lossSeparateTraffic)
-	if j.compilesLoss(m) && j.Dims.TP == 1 {
-		traffic = lossCompiledTraffic
-	}
-	half := Parts{Products: product, MemoryBound: m.stream(j.tokens()*j.localVocab()*traffic) / 2, TensorParallel: j.tpTime(m) / 4}
+	half := Parts{Products: product, MemoryBound: j.lossTime(m, j.tokens()*j.localVocab()) / 2, TensorParallel: j.tpTime(m) / 4}
 	return work{forward: half, inputGrad: half, weightGrad: Parts{Products: product}}
 }
 
@@ -177,8 +173,8 @@ func (u units) of(x mix, m *Machine) work {
 	return w.plus(u.embed.times(x.embed)).plus(u.head.times(x.head))
 }
 
-// accumulation is the seconds of adding up whole gradients: read 2 and 4 bytes, write 4.
-func accumulation(x mix, m *Machine) float64 { return m.stream(10 * x.weights) }
+// accumulation is the seconds of adding up whole gradients.
+func accumulation(x mix, m *Machine) float64 { return m.stream(m.costs().accumulates * x.weights) }
 
 // seconds is how long the actions of a stage last.
 type seconds struct{ forward, inputGrad, weightGrad float64 }

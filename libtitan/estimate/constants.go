@@ -44,6 +44,10 @@ const eagerTraffic = 2.1
 // other order.
 const float8Cast, float8Turn, float8TurnGathered = 5.0, 1.0, 2.0
 
+// float8CastApart is the bytes where each of these is a kernel of its own: the size of it (read 2, write 2), its largest
+// (2), scaled (2, 4), clamped (4, 4), rounded (4, 1), put in the other order (1, 1).
+const float8CastApart = 27.0
+
 var float8ByRow = map[string]float64{"tensorwise": 1, "rowwise": 1.5, "rowwise_with_gw_hp": 1.25}
 
 // What fills a kernel.

@@ -22,20 +22,27 @@ func (j *Job) fsdpRank(m *Machine, r rankLoad) float64 {
 	units := max(1, r.weights/(j.layerParams()/j.tp()))
 	unit := r.weights / units
 	gather := units * m.gather(shards, j.computeBytes()*unit)
-	reduce := units * (m.gather(shards, gradBytes*unit) + m.reduce(replicas, gradBytes*unit/float64(shards.size)))
-	again, traffic := gather, float64(fsdpTraffic+fsdpAgain)
+	reduce := units * (m.scatter(shards, gradBytes*unit) + m.reduce(replicas, gradBytes*unit/float64(shards.size)))
+	cost := m.costs()
+	again, traffic := gather, cost.gathered+cost.again
 	if j.Keep {
-		again, traffic = 0, fsdpTraffic
+		again, traffic = 0, cost.gathered
+	}
+	if j.Compute != "float32" {
+		traffic += cost.cast / float64(shards.size)
 	}
 	passes := 1.0 // with pp, the gradients of all microbatches are reduced together
 	if j.Dims.PP == 1 {
 		passes = float64(j.Passes * j.NumMicrobatches)
 	}
 	ends := (gather + reduce) / units // the first gather and the last reduction
-	return passes * (m.stream(r.weights*traffic) + ends + exposed(gather, r.forward) + exposed(again+reduce, r.backward))
+	return passes * (m.stream(r.weights*traffic) + ends + m.exposed(gather, r.forward) + m.exposed(again+reduce, r.backward))
 }
 
 // exposed is what collectives beside work add to it.
-func exposed(collectives, work float64) float64 {
+func (m *Machine) exposed(collectives, work float64) float64 {
+	if m.shared() { // there is nothing beside
+		return collectives
+	}
 	return max(0, collectives-work) + contention*min(collectives, work)
 }

@@ -32,21 +32,45 @@ func (m *Machine) link(g group) (bandwidth, latency float64) {
 	return bandwidth, collectiveStart + float64(g.size-nodes)*nodeHop + float64(nodes-1)*networkHop
 }
 
-// gather is the seconds of an all-gather, or a reduce-scatter, of bytes in all.
+// gather is the seconds of an all-gather of bytes in all.
 func (m *Machine) gather(g group, bytes float64) float64 {
 	if g.size == 1 {
 		return 0
+	}
+	return m.ring("all_gather", g, bytes)
+}
+
+// scatter is the seconds of a reduce-scatter of bytes in all.
+func (m *Machine) scatter(g group, bytes float64) float64 {
+	if g.size == 1 {
+		return 0
+	}
+	return m.ring("reduce_scatter", g, bytes)
+}
+
+// ring is the seconds in which bytes in all go round the group, each rank's part past every other; in a node as
+// measured, if it was.
+func (m *Machine) ring(name string, g group, bytes float64) float64 {
+	if g.local(m) == g.size {
+		if s, ok := m.Measured.collective(name, g.size, bytes); ok {
+			return s
+		}
 	}
 	bandwidth, latency := m.link(g)
 	return bytes*float64(g.size-1)/float64(g.size)/bandwidth + latency
 }
 
 // reduce is the seconds of an all-reduce: a reduce-scatter and an all-gather.
-func (m *Machine) reduce(g group, bytes float64) float64 { return 2 * m.gather(g, bytes) }
+func (m *Machine) reduce(g group, bytes float64) float64 {
+	return m.scatter(g, bytes) + m.gather(g, bytes)
+}
 
 // send is the seconds in which bytes come from one pipeline rank to the next.
 func (m *Machine) send(j *Job, bytes float64) float64 {
 	if g := (group{j.Dims.PP, j.world() / j.Dims.PP}); g.local(m) == g.size {
+		if s, ok := m.Measured.collective("send", 2, bytes); ok {
+			return s
+		}
 		return bytes/(m.NodeGBps*1e9*nodeEfficiency) + collectiveStart
 	}
 	return bytes/(m.NetworkGBps*1e9*networkEfficiency) + collectiveStart + networkHop
@@ -58,10 +82,10 @@ func (j *Job) tpTime(m *Machine) float64 {
 	values := j.tokens() * float64(j.Model.Dim)
 	bytes := values * j.computeBytes()
 	gathered := bytes
-	if j.gathersFloat8() {
+	if j.gathersFloat8(m) {
 		gathered = values
 	}
-	s := 2*m.gather(j.tpGroup(), gathered) + 2*m.gather(j.tpGroup(), bytes)
+	s := 2*m.gather(j.tpGroup(), gathered) + 2*m.scatter(j.tpGroup(), bytes)
 	if j.AsyncTP {
 		s *= 1 - asyncTPHides
 	}

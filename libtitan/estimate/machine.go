@@ -32,14 +32,8 @@ type Machine struct {
 	AttentionForwardTFLOPS  float64 `json:"attention_forward_tflops"`  // causal, 8192 positions, heads of 128
 	AttentionBackwardTFLOPS float64 `json:"attention_backward_tflops"` // the same
 
-	Software Software `json:"software,omitzero"`
-}
-
-// Software is what a published machine's software did that is no flag of a job.
-type Software struct {
-	SeparateLoss        bool `json:"separate_loss"`         // the loss is not compiled, whatever the job says
-	RepeatKV            bool `json:"repeat_kv"`             // keys and values are repeated for each query head before they go over cp
-	MicrobatchesPerRank int  `json:"microbatches_per_rank"` // microbatches for each pipeline rank where none are asked for; 0: free
+	Software Software  `json:"software,omitzero"`
+	Measured *Measured `json:"measured,omitempty"`
 }
 
 //go:embed hardware/*.json
@@ -130,5 +124,10 @@ func (m *Machine) check() error {
 			return exit.Input.Errorf("hardware: %s: %v is out of range: it must be %v to %v", f.name, f.value, f.min, maxFigure)
 		}
 	}
-	return nil
+	switch m.Software.Runtime {
+	case "", "torchtitan", "titan":
+	default:
+		return exit.Input.Errorf("hardware: software.runtime %q: want torchtitan or titan", m.Software.Runtime)
+	}
+	return m.Measured.check()
 }

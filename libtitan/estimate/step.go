@@ -1,5 +1,7 @@
 package estimate
 
+import "math"
+
 // time fills in what a step takes.
 func (e *Estimate) time(j *Job, c *clock) error {
 	r, err := c.run(j)
@@ -7,11 +9,16 @@ func (e *Estimate) time(j *Job, c *clock) error {
 		return err
 	}
 	l := c.load(j)
-	e.Bubble = r.bubble
-	e.Parts = c.busiest(j)
-	e.Parts.FSDP, e.Parts.Optimizer = j.fsdpTime(c.m, l), j.updateTime(c.m, l)
-	e.StepSeconds = float64(j.Passes)*r.pass + e.Parts.FSDP + e.Parts.Optimizer
-	if host := j.hostTime(l); host > e.StepSeconds {
+	if c.m.shared() {
+		e.Parts = c.sum(j, l)
+		e.StepSeconds = e.Parts.Sum()
+	} else {
+		e.Bubble = r.bubble
+		e.Parts = c.busiest(j)
+		e.Parts.FSDP, e.Parts.Optimizer = j.fsdpTime(c.m, l), j.updateTime(c.m, l)
+		e.StepSeconds = float64(j.Passes)*r.pass + e.Parts.FSDP + e.Parts.Optimizer
+	}
+	if host := j.hostTime(c.m, l); host > e.StepSeconds {
 		e.Parts.Host = host - e.StepSeconds
 		e.StepSeconds = host
 	}
@@ -27,7 +34,7 @@ func (c *clock) lower(j *Job, wholeBackwards bool) float64 {
 	if wholeBackwards {
 		through = l.through[1]
 	}
-	return max(float64(j.Passes)*through+j.fsdpTime(c.m, l)+j.updateTime(c.m, l), j.hostTime(l))
+	return max(float64(j.Passes)*through+j.fsdpTime(c.m, l)+j.updateTime(c.m, l), j.hostTime(c.m, l))
 }
 
 // wholeBackwards reports whether a rank's last action is the backward of its first stage.
@@ -45,15 +52,24 @@ func (j *Job) StepTokens() float64 {
 	return rows * float64(j.Dims.DPReplicate) * float64(j.Dims.DPShard) * float64(j.SeqLen)
 }
 
+// sum is the work of a step of all ranks of a node, which share one device.
+func (c *clock) sum(j *Job, l *load) (all Parts) {
+	for _, p := range c.works(j) {
+		all = all.plus(p)
+	}
+	params := 0.0
+	for _, s := range j.Stages {
+		params += j.stageParams(s)
+	}
+	ranks := float64(j.world() / j.Dims.PP)
+	all = all.times(ranks * float64(j.NumMicrobatches) * float64(j.Passes))
+	all.FSDP, all.Optimizer = j.fsdpTime(c.m, l)*float64(j.world()), ranks*c.m.stream(params/float64(j.fsdp())*c.m.costs().optimizer)
+	return all.times(math.Min(1, float64(c.m.GPUsPerNode)/float64(j.world())))
+}
+
 // busiest is the work of a step of the pipeline rank that has most.
 func (c *clock) busiest(j *Job) (most Parts) {
-	u := c.unitsOf(j)
-	ranks := make([]Parts, j.Dims.PP)
-	for _, s := range j.Stages {
-		w := u.of(j.mix(s), c.m)
-		ranks[s.Rank] = ranks[s.Rank].plus(w.forward).plus(w.inputGrad).plus(w.weightGrad)
-	}
-	for _, p := range ranks {
+	for _, p := range c.works(j) {
 		if p.Sum() > most.Sum() {
 			most = p
 		}
@@ -61,19 +77,31 @@ func (c *clock) busiest(j *Job) (most Parts) {
 	return most.times(float64(j.NumMicrobatches) * float64(j.Passes))
 }
 
+// works is the work of each pipeline rank on one microbatch.
+func (c *clock) works(j *Job) []Parts {
+	u := c.unitsOf(j)
+	ranks := make([]Parts, j.Dims.PP)
+	for _, s := range j.Stages {
+		w := u.of(j.mix(s), c.m)
+		ranks[s.Rank] = ranks[s.Rank].plus(w.forward).plus(w.inputGrad).plus(w.weightGrad)
+	}
+	return ranks
+}
+
 // updateTime is the seconds of the gradients' norm, clipping and AdamW on the rank with the most parameters.
 func (j *Job) updateTime(m *Machine, l *load) float64 {
-	return m.stream(l.weights / float64(j.fsdp()) * optimizerTraffic)
+	return m.stream(l.weights / float64(j.fsdp()) * m.costs().optimizer)
 }
 
 // hostTime is the seconds that the host needs to start a step's kernels.
-func (j *Job) hostTime(l *load) float64 {
-	block := hostEager
+func (j *Job) hostTime(m *Machine, l *load) float64 {
+	cost := m.costs()
+	block := cost.hostEager
 	if j.Compile {
-		block = hostCompiled
+		block = cost.host
 	}
 	if j.wrapped() {
-		block += hostFSDP
+		block += cost.hostFSDP
 	}
 	return block * float64(l.blocks+1) * float64(j.NumMicrobatches) * float64(j.Passes)
 }

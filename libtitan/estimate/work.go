@@ -68,15 +68,19 @@ func (m *Machine) rate(peakTFLOPS, efficiency float64) float64 {
 
 // productTime is the seconds of products ps of t tokens, in float8 or in the job's type.
 func (j *Job) productTime(m *Machine, ps []product, float8 bool) (s float64) {
-	rate, bytes := m.rate(m.BF16TFLOPS, productEfficiency), 2.0
+	kind, rate, bytes := "bfloat16", m.rate(m.BF16TFLOPS, productEfficiency), 2.0
 	switch {
 	case float8:
-		rate, bytes = m.rate(m.FP8TFLOPS, float8Efficiency), 1
+		kind, rate, bytes = "float8", m.rate(m.FP8TFLOPS, float8Efficiency), 1
 	case j.Compute == "float32":
-		rate, bytes = m.rate(m.FP32TFLOPS, productEfficiency), 4
+		kind, rate, bytes = "float32", m.rate(m.FP32TFLOPS, productEfficiency), 4
 	}
 	for _, p := range ps {
-		s += p.time(j.tokens(), rate, bytes, m.MemoryGBps*1e9)
+		one, known := m.Measured.product(kind, p, j.tokens())
+		if !known {
+			one = p.time(j.tokens(), rate, bytes, m.MemoryGBps*1e9)
+		}
+		s += one
 	}
 	return s
 }
@@ -87,6 +91,9 @@ func (j *Job) attentionTime(m *Machine) (forward, backward float64) {
 	s, d := float64(j.SeqLen), float64(j.Model.HeadDim)
 	local := s / float64(j.Dims.CP)
 	flops := 2 * float64(j.Rows) * local * s * j.width().q
+	if f, b, ok := m.Measured.attention(j.Compute, local, d); ok {
+		return flops / f, 2.5 * flops / b
+	}
 	fill := (local / (local + attentionRow)) / (8192 / (8192 + attentionRow)) * (d / (d + attentionHead)) / (128 / (128 + attentionHead))
 	if j.Compute == "float32" {
 		fill *= m.FP32TFLOPS / m.BF16TFLOPS
@@ -99,23 +106,13 @@ func (j *Job) attentionTime(m *Machine) (forward, backward float64) {
 // two sums with the stream, fused as a compiler fuses them; backward: theirs, and the sums of gradients that meet.
 func (j *Job) elementwiseTime(m *Machine) (forward, backward float64) {
 	w := j.width()
-	values := m.elementwise(j.tokens() * j.computeBytes())
+	values := m.elementwise(j.tokens()*j.computeBytes(), j.Compute)
 	if !j.Compile {
-		values *= eagerTraffic
+		values *= m.costs().eager
 	}
 	forward = values * (9*w.stream + 2*(w.q+w.kv) + 3*w.ffn)
 	backward = values * (8*w.stream + 2*(w.q+w.kv) + 5*w.whole + 5*w.ffn)
 	return forward, backward
-}
-
-// elementwise is the seconds in which kernels that do more than copy move bytes.
-func (m *Machine) elementwise(bytes float64) float64 {
-	return bytes/(m.MemoryGBps*1e9*copyEfficiency) + bytes/(float64(m.SMs)*m.ClockGHz*1e9*bytesPerCycle)
-}
-
-// stream is the seconds in which kernels that do little else move bytes.
-func (m *Machine) stream(bytes float64) float64 {
-	return bytes / (m.MemoryGBps * 1e9 * streamEfficiency)
 }
 
 // float8Time is the seconds of making a layer's float8 operands: inputs and weights forward, gradients backward. What
@@ -125,16 +122,27 @@ func (j *Job) float8Time(m *Machine) (forward, backward float64) {
 		return 0, 0
 	}
 	w, t := j.width(), j.tokens()
-	gathered := (float8Cast + float8Turn) * w.whole
-	if j.gathersFloat8() {
+	here := float8Cast + float8Turn
+	if j.castApart(m) {
+		here = float8CastApart
+	}
+	gathered := here * w.whole
+	if j.gathersFloat8(m) {
 		gathered = float8Cast*w.stream + float8TurnGathered*w.whole
 	}
-	here := float8Cast + float8Turn
 	forward = t*(2*gathered+here*(w.q+w.ffn)) + here*j.layerParams()/j.tp()
 	backward = t * (2*gathered + here*(w.q+2*w.kv+2*w.ffn))
 	byRow := float8ByRow[j.Float8]
-	return byRow * m.elementwise(forward), byRow * m.elementwise(backward)
+	return byRow * m.elementwise(forward, j.Compute), byRow * m.elementwise(backward, j.Compute)
 }
 
 // gathersFloat8 reports whether activations are cast before they go over tp.
-func (j *Job) gathersFloat8() bool { return j.Float8 == "tensorwise" && j.Dims.TP > 1 }
+func (j *Job) gathersFloat8(m *Machine) bool {
+	return j.Float8 == "tensorwise" && j.Dims.TP > 1 && m.Software.Float8Gathers
+}
+
+// castApart reports whether casts are kernels of their own: torchtitan v0.2.2's under tp go by a tensor subclass, past
+// the compiler.
+func (j *Job) castApart(m *Machine) bool {
+	return j.Float8 == "tensorwise" && j.Dims.TP > 1 && !m.Software.Float8Gathers && m.Software.Runtime != "titan"
+}
