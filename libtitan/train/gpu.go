@@ -158,11 +158,13 @@ func (r *run) fitsGPU() error {
 		return err
 	}
 	defer leave()
-	r.Log.Debug(fmt.Sprintf("plan: needs %s of the GPU: %s for parameters and moments, %s for the step, %s for what is computed once", manifest.FormatBytes(need),
-		manifest.FormatBytes(need-int64(prog.ArenaBytes+prog.ConstBytes)), manifest.FormatBytes(int64(prog.ArenaBytes)), manifest.FormatBytes(int64(prog.ConstBytes))))
+	r.Log.Debug(fmt.Sprintf("plan: needs %.2fGiB of the GPU: %.2f for parameters and moments, %.2f for the step, %.2f for what is computed once a step",
+		gib(need), gib(need-int64(prog.ArenaBytes+prog.ConstBytes)), gib(int64(prog.ArenaBytes)), gib(int64(prog.ConstBytes))))
 	free, _, err := r.gpu.MemInfo()
 	if err == nil && need > int64(free) {
 		err = exit.Input.Errorf("memory: the step needs %s, %s has %s left: plan a smaller model, sequence or batch, or checkpoint activations", manifest.FormatBytes(need), r.gpu.Name, manifest.FormatBytes(int64(free)))
 	}
 	return err
 }
+
+func gib(bytes int64) float64 { return float64(bytes) / (1 << 30) }

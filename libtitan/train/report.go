@@ -94,8 +94,8 @@ func (p *report) step(s record) error {
 	tflops := p.flops * tps / 1e12
 	bytes, share := p.memory()
 	fmt.Fprintf(p.Console, "step: %2d  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s  tflops: %s  mfu: %s\n",
-		s.Step, s.Loss, s.GradNorm, float64(bytes)/(1<<30), 100*share, commas(tps, 0), commas(tflops, 2), p.mfu(tflops))
-	err := p.board(s, seconds, tps, tflops, float64(bytes)/(1<<30), 100*share)
+		s.Step, s.Loss, s.GradNorm, gib(bytes), 100*share, commas(tps, 0), commas(tflops, 2), p.mfu(tflops))
+	err := p.board(s, seconds, tps, tflops, gib(bytes), 100*share)
 	p.last, p.since, p.waited, p.steps = time.Now(), 0, 0, 0
 	return err
 }

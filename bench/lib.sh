@@ -1,0 +1,186 @@
+# shellcheck shell=bash
+# What bench/gpu.sh and bench/gpu_three.sh share: jobs of titan and of a peer, one row each, their figures, and the table.
+#
+# A row has an id, SECTION/NAME. Its figures are files of "key=value" lines, rows/ID.titan and rows/ID.peer, its logs lie beside.
+# Set before: bin, peer, here (where PEER is called), work (a folder of ours), budget. Everything ends within $budget seconds: a
+# row that would not is not begun.
+
+device=${DEVICE:-cuda}
+peak=${PEAK_TFLOPS:-989} # of the peer's MFU: dense bfloat16, an H100's and H200's
+only=${ONLY:-}
+export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} # multicast, which a hypervisor may not bear
+export PYTORCH_ALLOC_CONF=${PYTORCH_ALLOC_CONF:-expandable_segments:True}
+began=$SECONDS
+mkdir -p "$work/rows"
+
+# build FOLDER: the tools, and the tests that need GPUs.
+build() {
+  go build -trimpath -ldflags='-s -w' -o "$1/" ./tools/...
+  for p in device/cuda comm/nccl exec train; do
+    CGO_ENABLED=0 go test -c -trimpath -ldflags='-s -w' -o "$1/${p##*/}.test" "./libtitan/$p"
+  done
+}
+
+# num_gpus: how many GPUs there are; on CPUs as many as GPUS says.
+num_gpus() {
+  if [ "$device" = cpu ]; then echo "${GPUS:-2}"; else nvidia-smi -L 2> /dev/null | grep -c ^GPU || true; fi
+}
+
+left() { echo $((budget - SECONDS + began)); }
+
+# wanted ID: whether ONLY, a regular expression, names it.
+wanted() { [ -z "$only" ] || [[ $1 =~ $only ]]; }
+
+# begin NAME LIMIT: sets limit to the seconds that a job may take, or says why it is not begun.
+begin() {
+  limit=$2
+  [ "$limit" -le "$(left)" ] || limit=$(left)
+  [ "$limit" -ge 15 ] || { echo "$1: NOT RUN: $budget s (BUDGET) are over"; return 1; }
+}
+
+# on GPU CMD...: it sees that one alone; "": all.
+on() {
+  local gpu=$1
+  shift
+  env ${gpu:+CUDA_VISIBLE_DEVICES="$gpu"} "$@"
+}
+
+# last_words FILE: the end of a failed job's log.
+last_words() { tail -n 8 "$1" | cut -c 1-400 | sed 's/^/    /'; }
+
+# watch FILE [GPU]: the memory that is taken of each GPU, MiB, five times a second, until unwatch.
+watch() {
+  watcher=
+  [ "$device" = cuda ] || return 0
+  nvidia-smi ${2:+-i "$2"} --query-gpu=index,memory.used --format=csv,noheader,nounits -lms 200 > "$1" 2> /dev/null &
+  watcher=$!
+}
+unwatch() { [ -z "$watcher" ] || { kill "$watcher" 2> /dev/null && wait "$watcher"; } 2> /dev/null || true; }
+
+# most FILE: the most that one GPU had, GiB.
+most() {
+  [ -s "$1" ] || { echo -; return; }
+  awk -F ', *' '$2 + 0 > m { m = $2 + 0 } END { printf "%.1f\n", m / 1024 }' "$1"
+}
+
+median() { sort -g | awk '{ v[NR] = $1 } END { print NR ? v[int((NR + 1) / 2)] : "" }'; }
+
+# plan FILE ARGS...: a job's manifest.
+plan() {
+  local out=$1 schedule
+  shift
+  meshplan --log-level warn "$@" > "$out.plan" || return
+  if [[ " $* " == *' --pp '* ]]; then pp-split --log-level warn -i "$out.plan" -o "$out"; else mv "$out.plan" "$out"; fi
+}
+
+# titan ID LIMIT GPU FREQ ARGS...: trains meshplan's ARGS and leaves the figures. GPU is the one to use, - for all.
+titan() {
+  local id=$1 gpu=$3 freq=$4 limit
+  local at=$work/rows/${id//\//.}
+  echo 'rc=not run' > "$at.titan"
+  begin "$id titan" "$2" || return 0
+  shift 4
+  if ! plan "$at.json" "$@" 2> "$at.titan.log"; then
+    tell "$id" titan 'its plan' 0
+    return 0
+  fi
+  [ "$gpu" != - ] || gpu=
+  watch "$at.titan.mem" "$gpu"
+  local started=$SECONDS rc=0
+  # shellcheck disable=SC2086
+  on "$gpu" timeout -k 5 "$limit" titan-run -i "$at.json" -o /dev/null --device "$device" --data "$data" \
+    --log-freq "$freq" --log-level debug --no-progress --metrics "$at.titan.metrics" ${TITAN_FLAGS:-} >> "$at.titan.log" 2>&1 || rc=$?
+  unwatch
+  {
+    echo "rc=$rc"
+    echo "device=$(most "$at.titan.mem")"
+    sed -n 's/.*plan: needs \([0-9.]*\)GiB.*/planned=\1/p; s/.* first step, \([0-9]*\) ms since.*/\1/p' "$at.titan.log" |
+      awk '/=/ { print; next } { printf "start=%.1f\n", $1 / 1000 }'
+    steps "$at.titan.log" | awk '
+      NR == 1 { norm = $3 } { last = $1; loss = $2; if ($4 + 0 > memory) memory = $4 + 0 }
+      END { if (NR) printf "norm=%s\nlast=%s\nloss=%s\nmemory=%s\n", norm, last, loss, memory }'
+    echo "tps=$(steps "$at.titan.log" | awk 'NR > 1 { print $5 }' | median)"
+    echo "mfu=$(steps "$at.titan.log" | awk 'NR > 1 { print $6 }' | median)"
+  } > "$at.titan"
+  tell "$id" titan "$rc" $((SECONDS - started))
+}
+
+# steps LOG: of each line of a step: its number, loss, norm, GiB, tokens a second, MFU.
+steps() {
+  sed -n 's/^step: *\([0-9]*\)  loss: *\([^ ]*\)  grad_norm: *\([^ ]*\)  memory: *\([0-9.]*\)GiB.*  tps: \([0-9,]*\) .*mfu: \([^ %]*\).*/\1 \2 \3 \4 \5 \6/p' "$1" | tr -d ,
+}
+
+# theirs ID LIMIT GPU RANKS CASE: the peer's processes, one a rank, and their figures. CASE is the inside of its JSON object.
+theirs() {
+  local id=$1 gpu=$3 ranks=$4 limit
+  local at=$work/rows/${id//\//.}
+  [ -n "$peer" ] || return 0
+  echo 'rc=not run' > "$at.peer"
+  begin "$id peer" "$2" || return 0
+  [ "$gpu" != - ] || gpu=
+  watch "$at.peer.mem" "$gpu"
+  local started=$SECONDS rc=0 pids=() p port=$((20000 + RANDOM % 20000)) t0
+  t0=$(date +%s.%N)
+  for ((r = 0; r < ranks; r++)); do
+    # shellcheck disable=SC2086
+    (cd "$here" && on "$gpu" RANK="$r" LOCAL_RANK="$r" WORLD_SIZE="$ranks" MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" ANCHOR_T0="$t0" ANCHOR_OUT="$at.peer.json" \
+      timeout -k 5 "$limit" $peer "{\"name\":\"$id\",$5}") > "$at.peer.log.$r" 2>&1 < /dev/null &
+    pids+=($!)
+  done
+  for p in "${pids[@]}"; do wait "$p" || rc=$?; done
+  unwatch
+  for ((r = 0; r < ranks; r++)); do sed "s/^/rank $r: /" "$at.peer.log.$r"; cat "$at.peer.json.$r" 2> /dev/null && echo; done > "$at.peer.log"
+  {
+    echo "rc=$rc"
+    echo "device=$(most "$at.peer.mem")"
+    echo "alloc=$(field peak_alloc_gib "$at".peer.json.* | sort -g | tail -1)"
+    echo "reserved=$(field peak_reserved_gib "$at".peer.json.* | sort -g | tail -1)"
+    echo "norm=$(field grad_norm "$at.peer.json.0" | head -1)"
+    echo "tps=$(field tps "$at.peer.json.0" | tail -n +2 | median)"
+    echo "tflops=$(field tflops "$at.peer.json.0" | tail -n +2 | median)"
+    echo "start=$(paste -d ' ' <(field import_s "$at.peer.json.0") <(field wall "$at.peer.json.0" | head -1) | awk 'NF == 2 { printf "%.1f", $1 + $2 }')"
+  } > "$at.peer"
+  tell "$id" peer "$rc" $((SECONDS - started))
+}
+
+# field NAME FILE...: the numbers of that name in JSON files.
+field() {
+  local name=$1
+  shift
+  { grep -oh "\"$name\": *[-0-9.e+]*" "$@" 2> /dev/null || true; } | sed 's/.*: *//'
+}
+
+# get ID SIDE KEY: a figure, - where there is none.
+get() {
+  local v=
+  [ ! -f "$work/rows/${1//\//.}.$2" ] || v=$(sed -n "s/^$3=//p" "$work/rows/${1//\//.}.$2" | head -1)
+  echo "${v:--}"
+}
+
+# tell ID SIDE RC SECONDS: how a job went, at once.
+tell() {
+  local at=$work/rows/${1//\//.}.$2.log
+  if [ "$3" != 0 ]; then
+    echo "$1 $2: FAILED with $3 after $4 s"
+    last_words "$at"
+    return 0
+  fi
+  printf '%-28s %-5s %10s tokens/s/GPU, first step after %s s, %s s in all\n' "$1" "$2" "$(get "$1" "$2" tps)" "$(get "$1" "$2" start)" "$4"
+}
+
+# describe: the machine, for the head of the logs.
+describe() {
+  date -u +%F
+  echo "commit $(git rev-parse --short HEAD 2> /dev/null || echo unknown)"
+  echo "$(nproc) CPU cores, $(awk '/model name/ { sub(/.*: /, ""); print; exit }' /proc/cpuinfo)"
+  [ "$device" = cpu ] || nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader
+  [ -z "$peer" ] || python3 -c 'import torch; print("torch", torch.__version__)' 2> /dev/null || true
+}
+
+# gather LOG: what every job said, in one file.
+gather() {
+  local f
+  for f in "$work"/*.log "$work"/rows/*.titan.log "$work"/rows/*.peer.log; do
+    [ ! -s "$f" ] || { echo "== $(basename "$f" .log)"; cut -c 1-2000 "$f"; }
+  done > "$1"
+}
