@@ -26,6 +26,19 @@ num_gpus() {
   if [ "$device" = cpu ]; then echo "${GPUS:-2}"; else nvidia-smi -L 2> /dev/null | grep -c ^GPU || true; fi
 }
 
+# prepare: the tools on the path, the folder of the logs, the GPUs, something to learn from.
+prepare() {
+  case $bin in /*) ;; *) bin=$here/$bin ;; esac
+  [ -d "$bin" ] || build "$bin"
+  PATH=$bin:$PATH
+  case $logs in /*) ;; *) logs=$here/$logs ;; esac
+  mkdir -p "$logs"
+  gpus=$(num_gpus)
+  [ "${gpus:-0}" -gt 0 ] || { echo "${0##*/}: no GPU found by nvidia-smi; DEVICE=cpu plays this on the CPU" >&2; exit 5; }
+  data=$work/data.txt
+  head -c 6000000 /dev/urandom | base64 -w 0 > "$data"
+}
+
 left() { echo $((budget - SECONDS + began)); }
 
 # wanted ID: whether ONLY, a regular expression, names it.
@@ -93,12 +106,14 @@ titan() {
   unwatch
   {
     echo "rc=$rc"
+    echo "seconds=$((SECONDS - started))"
     echo "device=$(most "$at.titan.mem")"
     sed -n 's/.*plan: needs \([0-9.]*\)GiB.*/planned=\1/p; s/.* first step, \([0-9]*\) ms since.*/\1/p' "$at.titan.log" |
       awk '/=/ { print; next } { printf "start=%.1f\n", $1 / 1000 }'
     steps "$at.titan.log" | awk '
-      NR == 1 { norm = $3 } { last = $1; loss = $2; if ($4 + 0 > memory) memory = $4 + 0 }
-      END { if (NR) printf "norm=%s\nlast=%s\nloss=%s\nmemory=%s\n", norm, last, loss, memory }'
+      { if ($4 + 0 > memory) memory = $4 + 0 }
+      END { if (NR) printf "last=%s\nloss=%s\nmemory=%s\n", $1, $2, memory }'
+    echo "norm=$(field grad_norm "$at.titan.metrics" | head -1)"
     echo "tps=$(steps "$at.titan.log" | awk 'NR > 1 { print $5 }' | median)"
     echo "mfu=$(steps "$at.titan.log" | awk 'NR > 1 { print $6 }' | median)"
   } > "$at.titan"
@@ -166,6 +181,82 @@ tell() {
     return 0
   fi
   printf '%-28s %-5s %10s tokens/s/GPU, first step after %s s, %s s in all\n' "$1" "$2" "$(get "$1" "$2" tps)" "$(get "$1" "$2" start)" "$4"
+}
+
+# speed RANKS LIMIT < rows: both sides of each row, in turn. Set before: steps, freq, pp_steps, seq, compile.
+speed() {
+  local id gpu args case n f
+  while IFS='|' read -r args case; do
+    read -r id gpu args <<< "$args"
+    wanted "$id" || continue
+    n=$steps f=$freq
+    [[ $args != *'--pp '* ]] || n=$pp_steps f=$(((freq + 1) / 2))
+    # shellcheck disable=SC2086
+    titan "$id" "$2" "$gpu" "$f" $args $compile --dtype bfloat16 --seq-len "$seq" --steps "$n" --world-size "$1"
+    predict "$id"
+    [ -z "${case// /}" ] || theirs "$id" "$2" "$gpu" "$1" "${case# },\"seq\":$seq,\"steps\":$n,\"log\":$f"
+  done
+}
+
+# bandwidth: collectives between all GPUs by size, NCCL alone; bandwidths prints what it found.
+bandwidth() { cd libtitan/comm/nccl && "$bin/nccl.test" -test.run '^$' -test.bench . -test.benchtime 1x -test.timeout 300s; }
+bandwidths() { [ ! -s "$work/bandwidth.log" ] || { echo; sed 's/^/    /' "$work/bandwidth.log"; }; }
+
+# predict ID: what meshplan says of the job.
+predict() {
+  local at=$work/rows/${1//\//.}
+  [ -s "$at.json" ] || return 0
+  # shellcheck disable=SC2086
+  meshplan estimate -i "$at.json" --log-level error $(if [ -n "${HARDWARE:-}" ]; then echo "--hardware $HARDWARE"; else echo "--gpu ${GPU_NAME:-h200}"; fi) 2> /dev/null > "$at.estimate" || return 0
+  { echo "tps=$(field tokens_per_second_per_gpu "$at.estimate")"; echo "gib=$(field peak_bytes "$at.estimate" | sort -g | tail -1 | awk '{ printf "%.1f", $1 / 2^30 }')"; } > "$at.meshplan"
+}
+
+# check ID LIMIT CMD...: something that passes or fails; its last line is its result.
+check() {
+  local id=$1 limit rc=0 started=$SECONDS
+  wanted "$id" || return 0
+  begin "$id" "$2" || { failed=1; return 0; }
+  shift 2
+  timeout -k 5 "$limit" "$@" > "$work/$id.log" 2>&1 || rc=$?
+  if [ "$rc" -eq 0 ]; then echo "$id: ok, $((SECONDS - started)) s: $(grep -c -e '--- SKIP' "$work/$id.log" || true) tests skipped"; return 0; fi
+  echo "$id: FAILED with $rc after $((SECONDS - started)) s"
+  { grep -E '^ *--- FAIL|OFF |FAILED|Error:' "$work/$id.log" | head -20 | sed 's/^/    /'; } || true
+  last_words "$work/$id.log"
+  failed=1
+}
+
+# kernels: the tests of the packages that launch something; each in its folder, where its testdata lies.
+kernels() {
+  local p rc=0
+  for p in device/cuda comm/nccl exec; do
+    echo "$p"
+    (cd "libtitan/$p" && "$bin/${p##*/}.test" -test.v -test.timeout 300s) || rc=1
+  done
+  return $rc
+}
+
+# table < rows: their figures, for docs/measurements. The norm is compared with that of the row $norm_of, where one is named.
+table() {
+  echo '| | tokens/s/GPU, titan | PyTorch | ratio | meshplan | MFU %, titan; PyTorch | GiB, titan: planned; of the process; device | PyTorch: allocated; reserved; device | meshplan | start to step 1, s, titan; PyTorch | grad_norm of step 1, titan; PyTorch | off |'
+  echo '|---|---|---|---|---|---|---|---|---|---|---|---|'
+  local id a b
+  t() { get "$id" titan "$1"; }
+  p() { round "$(get "$id" peer "$1")" "${2:-1}"; }
+  while read -r id _; do
+    [ -f "$work/rows/${id//\//.}.titan" ] || [ -f "$work/rows/${id//\//.}.peer" ] || continue
+    a=$(t tps) b=$(get "$id" peer tps)
+    echo "| ${id#*/} | $a | $(round "$b" 0) | $(ratio "$a" "$b" 1) | $(round "$(get "$id" meshplan tps)" 0) | $(t mfu); $(ratio "$(get "$id" peer tflops)" "$peak" 100) |" \
+      "$(t planned); $(t memory); $(t device) | $(p alloc); $(p reserved); $(get "$id" peer device) | $(get "$id" meshplan gib) |" \
+      "$(t start); $(p start) | $(round "$(t norm)" 4); $(p norm 4) | $(off "$(t norm)" "$(get "${norm_of:-none}" titan norm)") |"
+  done
+}
+round() { awk -v v="$1" -v d="$2" 'BEGIN { if (v + 0 == v && v != "") printf "%.*f", d, v; else print "-" }'; }
+ratio() { awk -v a="$1" -v b="$2" -v f="$3" 'BEGIN { if (a > 0 && b > 0) printf "%.3f", f * a / b; else print "-" }'; }
+off() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) { d = a / b - 1; printf "%.1e", d < 0 ? -d : d } else print "-" }'; }
+
+# all_done: whether all that was begun ended well, and all that was to be begun was.
+all_done() {
+  ! grep -L '^rc=0' "$work"/rows/*.titan "$work"/rows/*.peer 2> /dev/null | grep -q .
 }
 
 # describe: the machine, for the head of the logs.
