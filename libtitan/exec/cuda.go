@@ -156,8 +156,15 @@ func class(s *plan.Step) string {
 	if s.Node == nil {
 		return "accumulate"
 	}
-	if a, ok := s.Node.Attr.(op.EinsumAttr); ok {
+	switch a := s.Node.Attr.(type) {
+	case op.EinsumAttr:
 		return "einsum " + a.Spec
+	case op.Float8ProductAttr:
+		return "float8_product " + a.Spec
+	case op.Float8CastAttr:
+		return fmt.Sprintf("float8_cast %v to %v, %v", s.In[0].DType, a.To, a.Copies)
+	case op.AmaxAttr:
+		return fmt.Sprintf("amax of %v", s.In[0].DType)
 	}
 	return s.Node.Op.Name
 }

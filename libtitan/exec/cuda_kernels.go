@@ -28,6 +28,10 @@ var cudaKernels = map[string]func(c gpuCall) (cuda.Work, error){
 	"row_max":                gpuRowMax,
 	"row_sums":               gpuRowSums,
 	"row_loss":               gpuRowLoss,
+	"amax":                   gpuAmax,
+	"float8_cast":            gpuFloat8Cast,
+	"float8_turn":            gpuFloat8Turn,
+	"float8_product":         gpuFloat8Product,
 }
 
 func gpuEinsum(c gpuCall) (cuda.Work, error) {

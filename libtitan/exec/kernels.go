@@ -47,6 +47,7 @@ var kernels = map[string]func(c call) (kernel, error){
 	"row_loss":               bindRowLoss,
 	"amax":                   bindAmax,
 	"float8_cast":            bindFloat8Cast,
+	"float8_turn":            bindFloat8Turn,
 	"float8_product":         bindFloat8Product,
 }
 

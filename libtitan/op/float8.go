@@ -40,7 +40,7 @@ func Float8Linear(g *graph.Graph, r Float8Recipe, x, w *graph.Value) *graph.Valu
 	if per == PerTensor {
 		w = uncast(w)
 	}
-	a := Float8ProductAttr{Spec: "bsk,nk->bsn", Out: x.DType, Recipe: r}
+	a := Float8ProductAttr{Spec: "bsk,nk->bsn", Out: x.DType, Recipe: r, Fast: true}
 	return a.apply(g, float8ProductOp, r.operand(g, x, dtype.Float8E4M3FN, per), r.operand(g, w, dtype.Float8E4M3FN, per))
 }
 
@@ -75,7 +75,7 @@ func (a Float8ProductAttr) gradients(g *graph.Graph, n *graph.Node, dy *graph.Va
 		to = dtype.Float8E4M3FN
 		ofW = r.operand(g, uncast(w), to, PerTensor)
 	}
-	a.Spec, a.Out = out+","+second+"->"+first, gradType(x)
+	a.Spec, a.Out, a.Fast = out+","+second+"->"+first, gradType(x), false // as torchao: exact sums of gradients
 	dx = a.apply(g, n.Op, r.operand(g, dy, to, r.per(PerRow)), ofW)
 	a.Spec, a.Out = out+","+first+"->"+second, gradType(w)
 	if r == RowwiseGWHigh {

@@ -10,19 +10,37 @@ type Float8CastAttr struct {
 	To     dtype.DType
 	Per    Scaling
 	Power2 bool // scales are powers of 2
+	Copies Copies
 }
+
+// Copies is how the float8 numbers of a cast lie.
+type Copies uint8
+
+// The copies that a cast makes.
+const (
+	Straight Copies = iota // as what was cast
+	Turned                 // with the last dim first: what were columns are rows
+	Both                   // straight as the first result, turned as the third
+)
+
+func (c Copies) String() string { return [...]string{"straight", "turned", "both"}[c] }
 
 // The gradient passes as if nothing were rounded; it comes in the type of the value that was cast.
 var float8CastOp = &graph.Op{
 	Name: "float8_cast",
 	Cut:  amaxOp.Cut,
 	Rule: func(n *graph.Node) string {
-		l := letters[:len(n.In[0].Shape)]
-		scales := n.Attr.(Float8CastAttr).Per.Of(l)
-		return l + "," + scales + "->" + l + "," + scales
+		a, l := n.Attr.(Float8CastAttr), letters[:len(n.In[0].Shape)]
+		scales := a.Per.Of(l)
+		out := []string{l, turned(l), l}[a.Copies] + "," + scales
+		if a.Copies == Both {
+			out += "," + turned(l)
+		}
+		return l + "," + scales + "->" + out
 	},
 	DTypes: func(n *graph.Node) []dtype.DType {
-		return []dtype.DType{n.Attr.(Float8CastAttr).To, dtype.Float32}
+		to := n.Attr.(Float8CastAttr).To
+		return []dtype.DType{to, dtype.Float32, to}
 	},
 	VJP: func(_ *graph.Graph, _ *graph.Node, d []*graph.Value) []*graph.Value {
 		return []*graph.Value{d[0], nil}
@@ -38,6 +56,12 @@ var float8CastOp = &graph.Op{
 			a.To.NarrowFloat8(bits, []float32{float32(x) * scale})
 			q.Data[i] = float64(values[bits[0]])
 			inverse.Data[at] = float64(1 / scale)
+		}
+		switch a.Copies {
+		case Turned:
+			return []graph.Array{turn(q), inverse}
+		case Both:
+			return []graph.Array{q, inverse, turn(q)}
 		}
 		return []graph.Array{q, inverse}
 	},

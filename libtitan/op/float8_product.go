@@ -9,10 +9,34 @@ import (
 
 // Float8ProductAttr is a contraction of two float8 tensors and its scales.
 type Float8ProductAttr struct {
-	Spec   string // of the tensors alone: "bsk,nk->bsn"
-	Out    dtype.DType
-	A, B   Scaling
-	Recipe Float8Recipe // of its gradients
+	Spec             string // of the tensors alone: "bsk,nk->bsn"
+	Out              dtype.DType
+	A, B             Scaling      // of tensors as in Spec
+	Recipe           Float8Recipe // of its gradients
+	Fast             bool         // sums may be kept in the few bits of tensor cores
+	TurnedA, TurnedB bool         // the tensor comes with its last dim first
+}
+
+// TermsLast reports whether a tensor of the product, the first or the second, has the dims that are summed over after the others.
+func (a Float8ProductAttr) TermsLast(second bool) bool {
+	term, other, out := a.terms()
+	if second {
+		term, other = other, term
+	}
+	summed := func(l byte) bool { return strings.IndexByte(out, l) < 0 && strings.IndexByte(other, l) >= 0 }
+	return summed(term[len(term)-1])
+}
+
+// Stored is Spec of the tensors as they come.
+func (a Float8ProductAttr) Stored() string {
+	first, second, out := a.terms()
+	if a.TurnedA {
+		first = turned(first)
+	}
+	if a.TurnedB {
+		second = turned(second)
+	}
+	return first + "," + second + "->" + out
 }
 
 // terms are the dims of the two inputs and of the result.
@@ -28,8 +52,10 @@ var float8ProductOp = &graph.Op{
 	CanAdd: true,
 	Rule: func(n *graph.Node) string {
 		a := n.Attr.(Float8ProductAttr)
-		first, second, out := a.terms()
-		return strings.Join([]string{first, a.A.Of(first), second, a.B.Of(second)}, ",") + "->" + out
+		first, second, _ := a.terms()
+		in, out, _ := strings.Cut(a.Stored(), "->")
+		storedFirst, storedSecond, _ := strings.Cut(in, ",")
+		return strings.Join([]string{storedFirst, a.A.Of(first), storedSecond, a.B.Of(second)}, ",") + "->" + out
 	},
 	Cut:    func(n *graph.Node) []string { return each(n.Attr.(Float8ProductAttr).Spec) },
 	DTypes: func(n *graph.Node) []dtype.DType { return []dtype.DType{n.Attr.(Float8ProductAttr).Out} },
@@ -39,7 +65,14 @@ var float8ProductOp = &graph.Op{
 	},
 	Eval: func(n *graph.Node, in []graph.Array) []graph.Array {
 		a := n.Attr.(Float8ProductAttr)
-		return einsum(a.Spec, n.Results[0].Shape, descaled(in[0], in[1], a.A), descaled(in[2], in[3], a.B))
+		x, y := in[0], in[2]
+		if a.TurnedA {
+			x = straight(x)
+		}
+		if a.TurnedB {
+			y = straight(y)
+		}
+		return einsum(a.Spec, n.Results[0].Shape, descaled(x, in[1], a.A), descaled(y, in[3], a.B))
 	},
 }
 

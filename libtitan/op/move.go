@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"titan/libtitan/dtype"
 	"titan/libtitan/graph"
 	"titan/libtitan/placement"
 )
@@ -50,6 +51,12 @@ var moveOps = func() map[Move]*graph.Op {
 		out[m] = &graph.Op{
 			Name: string(m),
 			Rule: moveRule,
+			DTypes: func(n *graph.Node) (out []dtype.DType) {
+				for _, v := range n.In {
+					out = append(out, v.DType)
+				}
+				return out
+			},
 			Eval: func(n *graph.Node, in []graph.Array) []graph.Array { return in },
 		}
 	}
@@ -80,7 +87,7 @@ func (m Move) Apply(g *graph.Graph, a MoveAttr, v *graph.Value) *graph.Value {
 	return m.Together(g, a, v)[0]
 }
 
-// Together is Apply of values of one element type in a single collective.
+// Together is Apply of values in a single collective; what is reduced has one element type.
 func (m Move) Together(g *graph.Graph, a MoveAttr, v ...*graph.Value) []*graph.Value {
 	return g.Add(moveOps[m], a, v...)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,8 +36,8 @@ func float8Manifest(recipe string, d manifest.MeshDims) *manifest.Manifest {
 		Training: &manifest.Training{SeqLen: 32, MixedPrecisionParam: "bfloat16"}}
 }
 
-// sent lists what a graph sends in a phase: the move, how many values of which type, and for which unit.
-func sent(g *graph.Graph, p graph.Phase, keep func(n *graph.Node) bool) (out []string) {
+// sent lists what a graph sends in a phase: the move, how many values of which types, and for which unit.
+func sent(t *testing.T, g *graph.Graph, p graph.Phase, keep func(n *graph.Node) bool) (out []string) {
 	for _, n := range g.Nodes {
 		a, ok := n.Attr.(op.MoveAttr)
 		if !ok || n.Phase != p || !keep(n) || n.Op.Name == string(op.Slice) {
@@ -46,7 +47,20 @@ func sent(g *graph.Graph, p graph.Phase, keep func(n *graph.Node) bool) (out []s
 		if a.Max {
 			words += " max"
 		}
-		out = append(out, fmt.Sprintf("%s %v of %d %v: %s", words, a.Axes, len(n.In), n.In[0].DType, n.FQN))
+		var kinds []string // with how many values of each
+		for i, v := range n.In {
+			count := 0
+			for _, w := range n.In {
+				if w.DType == v.DType {
+					count++
+				}
+			}
+			if kind := fmt.Sprintf("%d %v", count, v.DType); !slices.Contains(kinds, kind) {
+				kinds = append(kinds, kind)
+			}
+			require.Equal(t, v.DType, n.Results[i].DType)
+		}
+		out = append(out, fmt.Sprintf("%s %v of %s: %s", words, a.Axes, strings.Join(kinds, " and "), n.FQN))
 	}
 	return out
 }
@@ -57,22 +71,22 @@ func TestFSDPGathersFloat8(t *testing.T) {
 	all := func(*graph.Node) bool { return true }
 	g := float8Graph(t, "tensorwise", d)
 	require.Equal(t, []string{
-		"all_gather dp_shard of 1 bfloat16: tok_embeddings", "all_gather dp_shard of 2 bfloat16: layers.0", "all_reduce max dp_shard of 7 float32: float8",
-		"all_gather dp_shard of 7 float8_e4m3fn: layers.0", "all_gather dp_shard of 2 bfloat16: norm+lm_head",
-	}, sent(g, graph.Forward, all))
+		"all_gather dp_shard of 1 bfloat16: tok_embeddings", "all_reduce max dp_shard of 7 float32: float8",
+		"all_gather dp_shard of 2 bfloat16 and 7 float8_e4m3fn: layers.0", "all_gather dp_shard of 2 bfloat16: norm+lm_head",
+	}, sent(t, g, graph.Forward, all))
 	gathers := func(n *graph.Node) bool { return n.Op.Name == string(op.AllGather) || n.Attr.(op.MoveAttr).Max }
-	for _, line := range sent(g, graph.Backward, gathers) {
+	for _, line := range sent(t, g, graph.Backward, gathers) {
 		require.NotContains(t, line, "max", "weights are measured once a step")
 	}
-	require.Contains(t, sent(g, graph.Backward, gathers), "all_gather dp_shard of 7 float8_e4m3fn: layers.0")
+	require.Contains(t, sent(t, g, graph.Backward, gathers), "all_gather dp_shard of 7 float8_e4m3fn and 2 bfloat16: layers.0")
 
-	row := sent(float8Graph(t, "rowwise", d), graph.Forward, all)
+	row := sent(t, float8Graph(t, "rowwise", d), graph.Forward, all)
 	require.Equal(t, []string{
 		"all_gather dp_shard of 1 bfloat16: tok_embeddings", "all_gather dp_shard of 9 bfloat16: layers.0", "all_gather dp_shard of 2 bfloat16: norm+lm_head",
 	}, row)
-	high := sent(float8Graph(t, "rowwise_with_gw_hp", d), graph.Backward, gathers)
+	high := sent(t, float8Graph(t, "rowwise_with_gw_hp", d), graph.Backward, gathers)
 	require.Contains(t, high, "all_reduce max dp_shard of 7 float32: float8", "its backward has one scale a weight")
-	require.Contains(t, high, "all_gather dp_shard of 7 float8_e4m3fn: layers.0")
+	require.Contains(t, high, "all_gather dp_shard of 7 float8_e4m3fn and 2 bfloat16: layers.0")
 }
 
 // Tensor parallelism gathers activations and gradients as float8, after a reduction of one number each.
@@ -85,8 +99,8 @@ func TestTensorParallelGathersFloat8(t *testing.T) {
 		"all_reduce max tp of 1 float32: layers.0.attention.wo",
 		"all_reduce max tp of 1 float32: layers.0.feed_forward.w1", "all_gather tp of 1 float8_e4m3fn: layers.0.feed_forward.w1",
 		"all_reduce max tp of 1 float32: layers.0.feed_forward.w2",
-	}, sent(g, graph.Forward, layer))
-	back := strings.Join(sent(g, graph.Backward, layer), "\n")
+	}, sent(t, g, graph.Forward, layer))
+	back := strings.Join(sent(t, g, graph.Backward, layer), "\n")
 	require.Contains(t, back, "all_gather tp of 1 float8_e5m2: layers.0.feed_forward.w2")
 	require.NotContains(t, back, "all_gather tp of 1 bfloat16")
 }

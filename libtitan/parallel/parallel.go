@@ -182,5 +182,9 @@ func (j *Job) layOut(i int, backward bool) (*plan.Stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return shard(checkpoint(st, j.Manifest.ActivationCheckpoint), j.spread)
+	st, err = shard(checkpoint(st, j.Manifest.ActivationCheckpoint), j.spread)
+	if err != nil || s.float8 == nil {
+		return st, err
+	}
+	return st.After(pass.Float8Turn(st.Graph)), nil
 }

@@ -44,9 +44,12 @@ type bucket struct {
 	missing int  // of a bucket made last: how many of its nodes are still to come
 }
 
-// put adds n to the bucket of its unit, phase, kind, axes and element type.
+// put adds n to the bucket of its unit, phase, kind, axes and, where numbers are summed, element type.
 func (b *bucketer) put(n *graph.Node, unit string, last bool) {
-	key := fmt.Sprint(unit, n.Phase, n.Op.Name, n.Attr, n.Attr.(op.MoveAttr).Again, n.In[0].DType, last)
+	key := fmt.Sprint(unit, n.Phase, n.Op.Name, n.Attr, n.Attr.(op.MoveAttr).Again, last)
+	if reduces(n) {
+		key += n.In[0].DType.String()
+	}
 	k := b.all[key]
 	if k == nil {
 		k = &bucket{unit: unit, last: last}

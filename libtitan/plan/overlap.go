@@ -58,7 +58,7 @@ func (s *Step) gathers() bool {
 		return false
 	}
 	for _, v := range s.Node.In {
-		if v.Node.Op.Name == "cast" {
+		if v.Node.Op.Name == "cast" || v.Node.Op.Name == "float8_cast" {
 			v = v.Node.In[0]
 		}
 		if v.Node.Op != graph.ParamOp {

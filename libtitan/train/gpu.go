@@ -28,9 +28,6 @@ type gpu struct {
 
 // openGPU takes the GPU of this process: the first, or the one of its place among the ranks of this machine.
 func (r *run) openGPU() error {
-	if f := r.job.Manifest.Float8; f.On() {
-		return exit.Input.Errorf("float8.recipe: %s: --device cuda computes in float32 or bfloat16 so far: set it to off, or use --device cpu", f.Recipe)
-	}
 	index, err := r.gpuIndex()
 	if err != nil {
 		return err
@@ -38,6 +35,9 @@ func (r *run) openGPU() error {
 	d, err := cuda.Open(index)
 	if err != nil {
 		return err
+	}
+	if f := r.job.Manifest.Float8; f.On() && 10*d.Major+d.Minor < 89 {
+		return exit.Input.Errorf("float8.recipe: %s: %v has no float8 products, which begin with sm_89: set it to off, or use --device cpu", f.Recipe, d)
 	}
 	leave, err := d.Enter()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"titan/libtitan/comm"
 	"titan/libtitan/device/cuda"
+	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
 )
 
@@ -25,13 +26,18 @@ func BenchmarkGPU(b *testing.B) {
 	for _, c := range []struct {
 		name, model          string
 		layers, seqLen, rows int
-	}{{"debugmodel", "debugmodel", 6, 2048, 8}, {"1B", "llama3-1b", 16, 8192, 2}, {"8B-8L", "llama3-8b", 8, 8192, 1}} {
+		float8               string
+	}{
+		{"debugmodel", "debugmodel", 6, 2048, 8, "off"}, {"1B", "llama3-1b", 16, 8192, 2, "off"}, {"8B-8L", "llama3-8b", 8, 8192, 1, "off"},
+		{"1B-tensorwise", "llama3-1b", 16, 8192, 2, "tensorwise"}, {"8B-8L-tensorwise", "llama3-8b", 8, 8192, 1, "tensorwise"}, {"8B-8L-rowwise", "llama3-8b", 8, 8192, 1, "rowwise"},
+	} {
 		b.Run(c.name, func(b *testing.B) {
 			m := debugJob(b, "bfloat16", c.seqLen, c.rows)
 			preset, err := llama3.Find(c.model)
 			require.NoError(b, err)
 			m.Model.Config = preset.Config
 			m.Model.Config.NumLayers, m.Model.Config.Tied, m.Model.Config.MaxSeqLen = c.layers, false, c.seqLen
+			m.Float8 = manifest.NewFloat8(c.float8)
 			m.Derive()
 			o := quiet()
 			o.Device = "cuda"

@@ -10,6 +10,7 @@ import (
 	"titan/libtitan/comm"
 	"titan/libtitan/device/cuda"
 	"titan/libtitan/manifest"
+	"titan/libtitan/model/llama3"
 	"titan/libtitan/plan"
 )
 
@@ -108,6 +109,37 @@ func TestGPUTrainsAsTheCPU(t *testing.T) {
 			if c.compute == "float32" {
 				require.Equal(t, got, onGPU(t, job()))
 			}
+		})
+	}
+}
+
+// Float8 trains on the GPU as it is emulated on the CPU: 20 steps of the debugmodel.
+func TestGPUFloat8TrainsAsTheCPU(t *testing.T) {
+	needGPU(t)
+	data := numbers(t)
+	for _, c := range []struct{ recipe, ac string }{{"tensorwise", "none"}, {"tensorwise", "full"}, {"rowwise", "none"}, {"rowwise_with_gw_hp", "selective:op"}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			job := func() *manifest.Manifest {
+				m := tinyJob(t, data)
+				preset, err := llama3.Find("debugmodel")
+				require.NoError(t, err)
+				m.Model.Config = preset.Config
+				m.Model.Config.MaxSeqLen, m.Training.SeqLen = 128, 128
+				m.Training.LocalBatchSize, m.Training.GradAccumSteps, m.Training.Steps = 2, 2, 20
+				m.Training.GlobalBatchSize, m.Training.MixedPrecisionParam, m.Optimizer.LR = 4, "bfloat16", 1e-3
+				m.Float8 = manifest.NewFloat8(c.recipe)
+				m.ActivationCheckpoint, err = manifest.ParseActivationCheckpoint(c.ac)
+				require.NoError(t, err)
+				m.Derive()
+				return m
+			}
+			want, got := steps(t, job()), onGPU(t, job())
+			for i, w := range want {
+				t.Logf("step %d: loss %.5f on the cpu, %.5f on the gpu, grad norm %.5f, %.5f", i+1, w.Loss, got[i].Loss, w.GradNorm, got[i].GradNorm)
+				require.InEpsilon(t, w.Loss, got[i].Loss, 0.01, "loss of step %d", i+1)
+			}
+			require.InEpsilon(t, want[0].GradNorm, got[0].GradNorm, 0.01)
+			require.Less(t, got[19].Loss, 0.9*got[0].Loss, "it learns")
 		})
 	}
 }

@@ -77,11 +77,13 @@ func float8Rows(width int) int { return max(1, flatGrain/max(1, width)) }
 type Float8Matrix struct {
 	Type    dtype.DType
 	Q       []byte
+	Turned  []byte    // columns of Q as rows: only casts write it, where it is not nil
 	Inverse []float32 // one, one a row or one a column
 	Per     Scaling
 }
 
-// Float8Cast fills m from x [rows, width] by its largest magnitudes; power2 as in dtype.Float8Scale.
+// Float8Cast fills m, of which Q or Turned may be nil, from x [rows, width] by its largest magnitudes; power2 as in
+// dtype.Float8Scale.
 func (e *Engine) Float8Cast(m Float8Matrix, x, amax []float32, rows, width int, power2 bool) {
 	float8Cast(e, m, x, amax, rows, width, power2)
 }
@@ -101,6 +103,10 @@ func float8Cast[T elem](e *Engine, m Float8Matrix, x []T, amax []float32, rows, 
 		ar := e.borrow(width+scratchFor[T](width), 2)
 		defer e.giveBack(ar)
 		scaled, buf := ar.take(width), ar.take(scratchFor[T](width))
+		var q []byte
+		if m.Q == nil {
+			q = make([]byte, width)
+		}
 		for r := lo; r < hi; r++ {
 			row := widened(e.k, buf, x[r*width:][:width])
 			if m.Per == PerColumn {
@@ -108,7 +114,29 @@ func float8Cast[T elem](e *Engine, m Float8Matrix, x []T, amax []float32, rows, 
 			} else {
 				e.k.scale(scaled, row, scales[m.Per.at(r, 0)])
 			}
-			m.Type.NarrowFloat8(m.Q[r*width:][:width], scaled)
+			if m.Q != nil {
+				q = m.Q[r*width:][:width]
+			}
+			m.Type.NarrowFloat8(q, scaled)
+			if m.Turned != nil {
+				turnRow(m.Turned, q, r, rows)
+			}
+		}
+	})
+}
+
+// turnRow writes row r of a matrix of that many rows to where its columns are rows.
+func turnRow(turned, row []byte, r, rows int) {
+	for c, b := range row {
+		turned[c*rows+r] = b
+	}
+}
+
+// Float8Turn writes the columns of x [rows, width] as rows of y.
+func (e *Engine) Float8Turn(y, x []byte, rows, width int) {
+	e.For(rows, float8Rows(width), func(lo, hi int) {
+		for r := lo; r < hi; r++ {
+			turnRow(y, x[r*width:][:width], r, rows)
 		}
 	})
 }

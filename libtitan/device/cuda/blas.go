@@ -14,6 +14,7 @@ type blas struct {
 	handle                            uintptr
 	factors                           *Host // 0 and 1, read while a product runs
 	products                          map[Product]*product
+	float8                            map[Float8Product]*product
 	workspace                         Ptr
 }
 
@@ -31,7 +32,7 @@ const (
 )
 
 func newBlas(e *Engine) (*blas, error) {
-	b := &blas{products: map[Product]*product{}}
+	b := &blas{products: map[Product]*product{}, float8: map[Float8Product]*product{}}
 	err := e.find.bind(cublasLtLib, map[string]*uintptr{
 		"cublasLtCreate": &b.create, "cublasLtMatmul": &b.matmul, "cublasLtMatmulAlgoGetHeuristic": &b.heuristic,
 		"cublasLtMatmulDescCreate": &b.descCreate, "cublasLtMatmulDescSetAttribute": &b.descSet,
@@ -131,17 +132,10 @@ func (b *blas) plan(p Product) (*product, error) {
 		trans bool
 	}{{descTransA, p.TransB}, {descTransB, p.TransA}} {
 		if op := int32(1); t.trans {
-			if err := b.check("cublasLtMatmulDescSetAttribute", call(b.descSet, d.desc, t.attr, uintptr(ref(&op)), 4)); err != nil {
+			if err := b.set(d.desc, t.attr, uintptr(ref(&op)), 4); err != nil {
 				return nil, err
 			}
 		}
-	}
-	layout := func(to *uintptr, t dtype.DType, rows, cols int) error {
-		kind := uintptr(realFloat)
-		if t == dtype.BFloat16 {
-			kind = realBF16
-		}
-		return b.check("cublasLtMatrixLayoutCreate", call(b.layoutCreate, uintptr(ref(to)), kind, uintptr(cols), uintptr(rows), uintptr(cols)))
 	}
 	for _, m := range []struct {
 		to         *uintptr
@@ -152,14 +146,28 @@ func (b *blas) plan(p Product) (*product, error) {
 		if m.trans {
 			m.rows, m.cols = m.cols, m.rows
 		}
-		if err := layout(m.to, m.t, m.rows, m.cols); err != nil {
+		if err := b.layout(m.to, m.t, m.rows, m.cols); err != nil {
 			return nil, err
 		}
 	}
-	return d, b.choose(p, d)
+	return d, b.choose(p.String(), d)
 }
 
-func (b *blas) choose(p Product, d *product) error {
+// set sets an attribute of a description to bytes at an address.
+//
+//go:uintptrescapes
+func (b *blas) set(desc, attr, at, bytes uintptr) error {
+	return b.check(fmt.Sprintf("cublasLtMatmulDescSetAttribute %d", attr), call(b.descSet, desc, attr, at, bytes))
+}
+
+// layout describes a row-major matrix.
+func (b *blas) layout(to *uintptr, t dtype.DType, rows, cols int) error {
+	kind := map[dtype.DType]uintptr{dtype.Float32: realFloat, dtype.BFloat16: realBF16, dtype.Float8E4M3FN: realE4M3, dtype.Float8E5M2: realE5M2}[t]
+	return b.check("cublasLtMatrixLayoutCreate", call(b.layoutCreate, uintptr(ref(to)), kind, uintptr(cols), uintptr(rows), uintptr(cols)))
+}
+
+// choose takes the algorithm that the library puts first.
+func (b *blas) choose(what string, d *product) error {
 	var pref uintptr
 	if err := b.check("cublasLtMatmulPreferenceCreate", call(b.prefCreate, uintptr(ref(&pref)))); err != nil {
 		return err
@@ -180,5 +188,5 @@ func (b *blas) choose(p Product, d *product) error {
 	if rc == 0 && got == 0 {
 		rc = 15
 	}
-	return b.check(p.String(), rc)
+	return b.check(what, rc)
 }

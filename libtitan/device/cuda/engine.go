@@ -34,6 +34,7 @@ type Engine struct {
 	args    launchArgs
 	scratch Ptr // the newest of
 	rooms   []Ptr
+	zeroed  Ptr // words that kernels leave zero
 	room    int // bytes of scratch
 	blas    *blas
 	dnn     *dnn

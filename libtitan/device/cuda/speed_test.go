@@ -217,3 +217,92 @@ func BenchmarkAttention(b *testing.B) {
 		b.Run(name+"/backward", func(b *testing.B) { gpu(b); _, w := bound(b); bench(b, e, 0, 2.5*flops, w) })
 	}
 }
+
+// What is moved by a cast: what it reads once, a byte a number for each copy.
+func BenchmarkFloat8(b *testing.B) {
+	const T = 8192
+	e := gpu(b)
+	e4, e5 := dtype.Float8E4M3FN, dtype.Float8E5M2
+	for _, c := range []struct {
+		name     string
+		kind, to dtype.DType
+		width    int
+		per      Scaling
+	}{
+		{"activation", dtype.BFloat16, e4, 4096, PerTensor}, {"hidden", dtype.BFloat16, e4, 14336, PerTensor}, {"gradient", dtype.BFloat16, e5, 14336, PerTensor},
+		{"kv", dtype.BFloat16, e5, 1024, PerTensor}, {"weight", dtype.Float32, e4, 4096, PerTensor}, {"rows", dtype.BFloat16, e4, 4096, PerRow}, {"columns", dtype.BFloat16, e4, 4096, PerColumn},
+	} {
+		n := T * c.width
+		read := float64(n * c.kind.Size())
+		run := func(name string, bytes float64, f func(x, amax, q, turned, inverse Ptr) (Work, error)) {
+			b.Run(c.name+"/"+name, func(b *testing.B) {
+				gpu(b)
+				bench(b, e, bytes, 0, sets(b, 3, func() (Work, error) {
+					scales := noise(b, e, dtype.Float32, 2*max(T, c.width))
+					return f(noise(b, e, c.kind, n), scales, e.take(b, n), e.take(b, n), scales+Ptr(4*max(T, c.width)))
+				})...)
+			})
+		}
+		run("amax", read, func(x, amax, _, _, _ Ptr) (Work, error) { return e.Amax(c.kind, amax, x, T, c.width, c.per) })
+		run("straight", read+float64(n), func(x, amax, q, _, inverse Ptr) (Work, error) {
+			return e.Float8Cast(Float8{c.to, q, 0, inverse, c.per}, c.kind, x, amax, T, c.width, false)
+		})
+		run("turned", read+float64(n), func(x, amax, _, turned, inverse Ptr) (Work, error) {
+			return e.Float8Cast(Float8{c.to, 0, turned, inverse, c.per}, c.kind, x, amax, T, c.width, false)
+		})
+		run("both", read+2*float64(n), func(x, amax, q, turned, inverse Ptr) (Work, error) {
+			return e.Float8Cast(Float8{c.to, q, turned, inverse, c.per}, c.kind, x, amax, T, c.width, false)
+		})
+	}
+	b.Run("turn", func(b *testing.B) {
+		gpu(b)
+		bench(b, e, 2*14336*4096, 0, sets(b, 4, func() (Work, error) { return e.Float8Turn(e.take(b, 14336*4096), e.take(b, 14336*4096), 14336, 4096) })...)
+	})
+}
+
+// The three products of float8 linears of 8192 tokens, with one scale a tensor and one a row.
+func BenchmarkFloat8Product(b *testing.B) {
+	const T, H, F, KV = 8192, 4096, 14336, 1024
+	e := gpu(b)
+	e4, e5 := dtype.Float8E4M3FN, dtype.Float8E5M2
+	for _, size := range []struct {
+		name    string
+		in, out int
+	}{{"wq", H, H}, {"wk", H, KV}, {"w1", H, F}, {"w2", F, H}} {
+		for _, rows := range []bool{false, true} {
+			gradient := e5
+			if rows {
+				gradient = e4
+			}
+			for _, c := range []struct {
+				name string
+				p    Float8Product
+			}{
+				{"forward", Float8Product{M: T, N: size.out, K: size.in, A: e4, Out: dtype.BFloat16, Fast: true}},
+				{"dx", Float8Product{M: T, N: size.in, K: size.out, A: gradient, Out: dtype.BFloat16}},
+				{"dw", Float8Product{M: size.out, N: size.in, K: T, A: gradient, Out: dtype.Float32}},
+				{"dw added", Float8Product{M: size.out, N: size.in, K: T, A: gradient, Out: dtype.Float32, Add: true}},
+			} {
+				p := c.p
+				p.B, p.RowsA, p.RowsB = e4, rows, rows
+				b.Run(fmt.Sprintf("%s/rows %v/%s", size.name, rows, c.name), func(b *testing.B) {
+					gpu(b)
+					one := noise(b, e, dtype.Float32, max(p.M, p.N))
+					works := sets(b, 2, func() (Work, error) {
+						return e.Float8Product(p, noise(b, e, p.Out, p.M*p.N), float8Noise(b, e, p.A, p.M*p.K), one, float8Noise(b, e, p.B, p.N*p.K), one)
+					})
+					bench(b, e, 0, 2*float64(p.M)*float64(p.N)*float64(p.K), works...)
+				})
+			}
+		}
+	}
+}
+
+// float8Noise is n random numbers.
+func float8Noise(b *testing.B, e *Engine, kind dtype.DType, n int) Ptr {
+	x, q := noise(b, e, dtype.BFloat16, n), e.take(b, n)
+	one := noise(b, e, dtype.Float32, 2)
+	does(b)(e.Amax(dtype.BFloat16, one, x, n/16, 16, PerTensor))
+	does(b)(e.Float8Cast(Float8{kind, q, 0, one + 4, PerTensor}, dtype.BFloat16, x, one, n/16, 16, false))
+	return q
+}

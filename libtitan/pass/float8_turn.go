@@ -1,0 +1,111 @@
+package pass
+
+import (
+	"titan/libtitan/graph"
+	"titan/libtitan/op"
+	"titan/libtitan/placement"
+)
+
+// Float8Turn rewrites g, laid out, so that both operands of every float8 product have the dims that it sums over last, as the
+// tensor cores of GPUs read them: the products of gradients read columns of what the forward reads rows of. A cast whose result such
+// a product reads writes it that way too, or only that way. What was gathered is turned where it is first read so. It returns the
+// successor of each value of g that a cast still makes.
+func Float8Turn(g *graph.Graph) (*graph.Graph, func(v *graph.Value) *graph.Value) {
+	t := &turner{g: g.Renew(), to: map[*graph.Value]*graph.Value{}, turned: map[*graph.Value]*graph.Value{}}
+	t.sortReaders(g)
+	for _, n := range g.Nodes {
+		t.g.In(n.Phase, n.FQN, func() { t.node(n) })
+	}
+	return t.g, func(v *graph.Value) *graph.Value { return t.to[v] }
+}
+
+type turner struct {
+	g              *graph.Graph
+	to, turned     map[*graph.Value]*graph.Value
+	asIs, asTurned map[*graph.Value]bool // read so by somebody
+}
+
+// operands are the places, among a product's inputs, of the numbers.
+var operands = [2]int{0, 2}
+
+func (t *turner) sortReaders(g *graph.Graph) {
+	t.asIs, t.asTurned = map[*graph.Value]bool{}, map[*graph.Value]bool{}
+	for _, n := range g.Nodes {
+		a, product := n.Attr.(op.Float8ProductAttr)
+		for i, v := range n.In {
+			if product && i == operands[i/2] && !a.TermsLast(i > 0) {
+				t.asTurned[v] = true
+			} else {
+				t.asIs[v] = true
+			}
+		}
+	}
+}
+
+func (t *turner) node(n *graph.Node) {
+	in := make([]*graph.Value, len(n.In))
+	for i, v := range n.In {
+		in[i] = t.to[v]
+	}
+	switch a := n.Attr.(type) {
+	case op.Float8CastAttr:
+		t.cast(n, a, in)
+		return
+	case op.Float8ProductAttr:
+		a.TurnedA, a.TurnedB = t.operand(n, in, 0, a), t.operand(n, in, 1, a)
+		t.keep(n, t.g.Add(n.Op, a, in...))
+		return
+	}
+	t.keep(n, t.g.Copy(n, in))
+}
+
+// keep notes the successors of n's results.
+func (t *turner) keep(n *graph.Node, now []*graph.Value) {
+	for i, v := range n.Results {
+		now[i].Layout = v.Layout
+		t.to[v] = now[i]
+	}
+}
+
+// cast makes the copies that are read.
+func (t *turner) cast(n *graph.Node, a op.Float8CastAttr, in []*graph.Value) {
+	q := n.Results[0]
+	if t.asTurned[q] {
+		if a.Copies = op.Turned; t.asIs[q] {
+			a.Copies = op.Both
+		}
+	}
+	now := t.g.Add(n.Op, a, in...)
+	t.keep(n, now)
+	if a.Copies == op.Straight {
+		return
+	}
+	t.turned[q] = now[0]
+	if a.Copies == op.Both {
+		t.turned[q] = now[2]
+	} else {
+		delete(t.to, q)
+	}
+	t.turned[q].Layout = turnedLayout(q.Layout)
+}
+
+// operand gives a product, in in, its first or second operand as it reads it, and tells if that is turned.
+func (t *turner) operand(n *graph.Node, in []*graph.Value, which int, a op.Float8ProductAttr) bool {
+	if a.TermsLast(which > 0) {
+		return false
+	}
+	i := operands[which]
+	v := n.In[i]
+	if t.turned[v] == nil {
+		t.turned[v] = op.Float8Turn(t.g, t.to[v])
+		t.turned[v].Layout = turnedLayout(v.Layout)
+	}
+	in[i] = t.turned[v]
+	return true
+}
+
+// turnedLayout is l of a tensor whose last dim is put first.
+func turnedLayout(l placement.Layout) placement.Layout {
+	last := len(l.Dims) - 1
+	return placement.Layout{Partial: l.Partial, Dims: append(l.Dims[last:last+1:last+1], l.Dims[:last]...)}
+}
