@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Meshes of two GPUs against one: the same rows on each, five steps, and the largest relative difference of grad_norm and loss.
 # bench/gpu_meshes.sh [BIN]: BIN is a folder with the tools; without it they are built. DEVICE=cpu plays it on this machine's
-# CPU. Ends with 1 when a mesh is off by more than 1e-2 (bfloat16) or 1e-5 (float32), or fails.
+# CPU. Ends with 1 when a mesh is off by more than 1e-2 (bfloat16, and its float8 recipes) or 1e-5 (float32), or fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -20,12 +20,13 @@ plan() {
   if [[ "$*" == *--pp* ]]; then pp-split -i "$work/plan" > "$work/job"; else mv "$work/plan" "$work/job"; fi
 }
 
-# run NAME DTYPE MORE... < manifest: trains, and leaves its metrics and its log.
+# run NAME DTYPE MORE... < manifest: trains, and leaves its metrics and its log. A recipe of float8 is a DTYPE too.
 run() {
-  local name=$1 dtype=$2 began=$SECONDS
+  local name=$1 dtype=$2 compute=$2 began=$SECONDS
   shift 2
+  case $dtype in tensorwise | rowwise | rowwise_with_gw_hp) compute="bfloat16 --float8 $dtype" ;; esac
   # shellcheck disable=SC2086
-  timeout 120 ${LAUNCH:-} titan-run --device "$device" --dtype "$dtype" --data 'docs/*.md' --data README.md --metrics "$work/$name.$dtype" \
+  timeout 120 ${LAUNCH:-} titan-run --device "$device" --dtype $compute --data 'docs/*.md' --data README.md --metrics "$work/$name.$dtype" \
     --log-freq 1 --comm-init-timeout 60 --comm-timeout 20 "$@" > "$work/$name.json" 2> "$work/$name.log" || { echo "$name $dtype FAILED"; tail -n 12 "$work/$name.log"; failed=1; }
   took=$((SECONDS - began))
 }
@@ -43,11 +44,11 @@ compare() {
       d = (norm - n) / n; d = d < 0 ? -d : d; if (d > dn) dn = d
       e = (loss - l) / l; e = e < 0 ? -e : e; if (e > dl) dl = e }
     END { ok = !bad && NR > 0 && dn <= limit && dl <= limit
-      printf "%-22s %-9s %2d steps  grad_norm %.1e  loss %.1e  %s  %d s\n", name, dtype, NR / 2, dn, dl, ok ? "ok" : "OFF", took; exit !ok }' || failed=1
+      printf "%-22s %-10s %2d steps  grad_norm %.1e  loss %.1e  %s  %d s\n", name, dtype, NR / 2, dn, dl, ok ? "ok" : "OFF", took; exit !ok }' || failed=1
 }
 
 failed=
-for dtype in ${DTYPES:-float32 bfloat16}; do
+for dtype in ${DTYPES:-float32 bfloat16 tensorwise rowwise}; do
   plan --world-size 1 --local-batch-size 8
   run one "$dtype" < "$work/job"
   compare one "$dtype"

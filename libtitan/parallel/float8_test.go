@@ -15,6 +15,9 @@ import (
 	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
 	"titan/libtitan/op"
+	"titan/libtitan/pass"
+	"titan/libtitan/pipeline"
+	"titan/libtitan/plan"
 )
 
 // float8Graph is a layer by a recipe, laid out.
@@ -115,6 +118,42 @@ func TestActivationScalesAreEachRanksOwn(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The forward leaves to the backward a byte a number, turned, of what tensorwise multiplies: neither what was cast nor the copy that
+// the forward reads outlives it. Weights have both copies, made once a step.
+func TestFloat8LeavesBytesForTheBackward(t *testing.T) {
+	m := float8Manifest("tensorwise", manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1, EP: 1})
+	on := spread(m)
+	st, err := trace(llama3.New(m.Model.Config), 0, 1, shape{rows: 1, seqLen: 32, dim: 32, compute: dtype.BFloat16, float8: newFloat8(m, on)}, true)
+	require.NoError(t, err)
+	st, err = shard(st, on)
+	require.NoError(t, err)
+	st = st.After(pass.Float8Turn(st.Graph))
+	p, err := plan.Build(plan.Where{Mesh: on.Mesh}, []*plan.Stage{st}, []pipeline.Action{{Kind: pipeline.Forward}, {Kind: pipeline.Backward}}, []int{0})
+	require.NoError(t, err)
+	begins := slices.IndexFunc(p.Steps, func(s plan.Step) bool { return s.Action.Kind == pipeline.Backward })
+	casts := map[op.Copies]int{}
+	for i := range p.Steps[:begins] {
+		s := &p.Steps[i]
+		a, ok := s.Node.Attr.(op.Float8CastAttr)
+		if !ok {
+			continue
+		}
+		require.Equal(t, op.Both, a.Copies)
+		straight, turned := s.Out[0], s.Out[2]
+		require.Equal(t, straight.NumElements(), turned.Bytes())
+		require.Less(t, straight.Last, begins, "%s", s)
+		require.Greater(t, turned.Last, begins, "%s", s)
+		if casts[a.Copies]++; s.Prologue {
+			continue
+		}
+		require.Len(t, turned.Shape, 3)
+		if !strings.HasSuffix(s.Node.FQN, "attention.wo") { // whose input attention's own backward reads
+			require.Less(t, s.In[0].Last, begins, "%s", s)
+		}
+	}
+	require.Equal(t, map[op.Copies]int{op.Both: 7 + 4}, casts)
 }
 
 // The report names each layer with its local sizes and the reason; so do the ranks decide.

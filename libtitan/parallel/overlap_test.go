@@ -9,20 +9,21 @@ import (
 	"titan/libtitan/dtype"
 	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
+	"titan/libtitan/pass"
 	"titan/libtitan/pipeline"
 	"titan/libtitan/plan"
 )
 
-// fsdpProgram is two microbatches of four layers on two ranks.
-func fsdpProgram(t *testing.T) *plan.Program {
-	m := &manifest.Manifest{Mesh: &manifest.Mesh{Dims: manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1, EP: 1}}, Model: &manifest.Model{}}
-	c := tiny
+// fsdpProgram is two microbatches of four layers on two ranks, by a recipe of float8.
+func fsdpProgram(t *testing.T, recipe string) *plan.Program {
+	m := float8Manifest(recipe, manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1, EP: 1})
+	c, on := m.Model.Config, spread(m)
 	c.NumLayers = 4
-	st, err := trace(llama3.New(c), 0, 1, shape{rows: 4, seqLen: 8, dim: c.Dim, compute: dtype.BFloat16}, true)
+	st, err := trace(llama3.New(c), 0, 1, shape{rows: 4, seqLen: 8, dim: c.Dim, compute: dtype.BFloat16, float8: newFloat8(m, on)}, true)
 	require.NoError(t, err)
-	on := spread(m)
 	st, err = shard(st, on)
 	require.NoError(t, err)
+	st = st.After(pass.Float8Turn(st.Graph))
 	var actions []pipeline.Action
 	for i := range 2 {
 		for _, kind := range []pipeline.Kind{pipeline.Forward, pipeline.Backward} {
@@ -37,7 +38,13 @@ func fsdpProgram(t *testing.T) *plan.Program {
 // Gathers come one unit earlier, what reductions leave is added one unit later, and all else stays in order; what is live at
 // once still has places of its own.
 func TestOverlap(t *testing.T) {
-	before, after := fsdpProgram(t), fsdpProgram(t)
+	for _, recipe := range []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"} {
+		t.Run(recipe, func(t *testing.T) { checkOverlap(t, recipe) })
+	}
+}
+
+func checkOverlap(t *testing.T, recipe string) {
+	before, after := fsdpProgram(t, recipe), fsdpProgram(t, recipe)
 	after.Overlap()
 	require.Len(t, after.Steps, len(before.Steps))
 	order := func(p *plan.Program, keep func(s *plan.Step) bool) (names []string, at []int) {

@@ -2,6 +2,7 @@ package pass_test
 
 import (
 	"flag"
+	"math"
 	"os"
 	"testing"
 
@@ -42,6 +43,9 @@ func TestFloat8Dumps(t *testing.T) {
 			require.Equal(t, dtype.Float32, d.DType)
 		}
 		add(string(r)+", with gradients", g)
+		g, _ = pass.Float8Turn(g)
+		require.NoError(t, g.Verify())
+		add(string(r)+", turned", g)
 	}
 	if *update {
 		require.NoError(t, os.WriteFile(path, txtar.Format(got), 0o644))
@@ -64,6 +68,58 @@ func TestFloat8SharesOperands(t *testing.T) {
 		}
 		require.Equal(t, want, casts, r)
 	}
+}
+
+// Turned operands give the same numbers, every product sums over the last dims of both, and no copy is made that nobody reads.
+func TestFloat8TurnChangesNoNumber(t *testing.T) {
+	for _, r := range []op.Float8Recipe{op.Tensorwise, op.Rowwise, op.RowwiseGWHigh} {
+		g, out := twoLayers(t)
+		g, to := pass.Float8(g, r, func(pass.Linear) bool { return true }, out)
+		out = to(out)
+		var seed *graph.Value
+		g.In(graph.Backward, "", func() { seed = g.Input("gradient", out.Type) })
+		outs, err := pass.Grad(g, out, seed, g.Params())
+		require.NoError(t, err)
+		outs = append(outs, out)
+		turned, to := pass.Float8Turn(g)
+		require.NoError(t, turned.Verify())
+		want, got := evaluate(t, g), evaluate(t, turned)
+		for _, v := range outs {
+			require.Equal(t, want[v], got[to(v)], r)
+		}
+		read := map[*graph.Value]bool{}
+		for _, n := range turned.Nodes {
+			for _, v := range n.In {
+				read[v] = true
+			}
+			if a, ok := n.Attr.(op.Float8ProductAttr); ok {
+				require.Equal(t, !a.TermsLast(false), a.TurnedA)
+				require.Equal(t, !a.TermsLast(true), a.TurnedB)
+			}
+		}
+		for _, n := range turned.Nodes {
+			for _, v := range n.Results {
+				require.True(t, read[v] || n.Op.Name != "float8_cast", "%s: result %d of %s", r, v.Out, n)
+			}
+		}
+	}
+}
+
+// evaluate computes g on numbers that follow from names and places.
+func evaluate(t *testing.T, g *graph.Graph) map[*graph.Value]graph.Array {
+	feed := map[*graph.Value]graph.Array{}
+	for _, n := range g.Nodes {
+		if n.Op == graph.ParamOp || n.Op == graph.InputOp {
+			a := graph.NewArray(n.Results[0].Shape...)
+			for i := range a.Data {
+				a.Data[i] = math.Sin(float64(i * (3 + len(n.FQN))))
+			}
+			feed[n.Results[0]] = a
+		}
+	}
+	vals, err := op.Eval(g, feed)
+	require.NoError(t, err)
+	return vals
 }
 
 func twoLayers(t *testing.T) (g *graph.Graph, out *graph.Value) {

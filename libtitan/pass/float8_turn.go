@@ -107,5 +107,8 @@ func (t *turner) operand(n *graph.Node, in []*graph.Value, which int, a op.Float
 // turnedLayout is l of a tensor whose last dim is put first.
 func turnedLayout(l placement.Layout) placement.Layout {
 	last := len(l.Dims) - 1
+	if last < 0 {
+		return l
+	}
 	return placement.Layout{Partial: l.Partial, Dims: append(l.Dims[last:last+1:last+1], l.Dims[:last]...)}
 }

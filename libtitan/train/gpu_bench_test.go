@@ -79,4 +79,6 @@ func timesOf(b *testing.B, k *rank) {
 		all += times[class]
 	}
 	b.Logf("%9.3f ms  forward and backward", all)
+	bytes, _ := gpuMemory(k.machine.(*gpu).e)
+	b.ReportMetric(float64(bytes)/(1<<30), "GiB")
 }
