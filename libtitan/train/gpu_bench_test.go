@@ -79,6 +79,7 @@ func timesOf(b *testing.B, k *rank) {
 		all += times[class]
 	}
 	b.Logf("%9.3f ms  forward and backward", all)
-	bytes, _ := gpuMemory(k.machine.(*gpu).e)
-	b.ReportMetric(float64(bytes)/(1<<30), "GiB")
+	free, total, err := k.machine.(*gpu).e.MemInfo()
+	require.NoError(b, err)
+	b.ReportMetric(float64(total-free)/(1<<30), "GiB")
 }
