@@ -64,35 +64,3 @@ func TestSweep(t *testing.T) {
 	busy.discard()
 	require.NoError(t, Sweep(filepath.Join(folder, "none")))
 }
-
-// A state that is not written yet reads as its written folder does, whatever its chunks.
-func TestStateSource(t *testing.T) {
-	shape := []int64{5, 7}
-	at := func(row, col int64) byte { return byte(row*16 + col) }
-	chunk := func(row, col, rows, cols int64) Chunk {
-		return Chunk{Offsets: []int64{row, col}, Sizes: []int64{rows, cols}, Fill: func(dst []byte, off int64) error {
-			for i := range dst {
-				dst[i] = at(row+(off+int64(i))/cols, col+(off+int64(i))%cols)
-			}
-			return nil
-		}}
-	}
-	s := State{Tensors: []Tensor{{FQN: "w", DType: dtype.UInt8, Shape: shape, Chunks: []Chunk{chunk(0, 0, 3, 4), chunk(0, 4, 3, 3), chunk(3, 0, 2, 7)}}}}
-	require.NoError(t, s.check())
-	src := newStateSource(&s)
-	for row := range shape[0] {
-		for col := range shape[1] {
-			for rows := range shape[0] - row + 1 {
-				for cols := range shape[1] - col + 1 {
-					got, want := make([]byte, rows*cols), make([]byte, rows*cols)
-					for i := range want {
-						want[i] = at(row+int64(i)/cols, col+int64(i)%cols)
-					}
-					require.NoError(t, src.ReadRegion("w", []int64{row, col}, []int64{rows, cols}, got))
-					require.Equal(t, want, got, "%d,%d %dx%d", row, col, rows, cols)
-				}
-			}
-		}
-	}
-	require.Error(t, src.ReadRegion("v", []int64{0}, []int64{1}, make([]byte, 1)))
-}

@@ -1,7 +1,6 @@
 package checkpoint
 
 import (
-	"context"
 	"fmt"
 	"reflect"
 	"strings"
@@ -75,13 +74,4 @@ func FloatType(path string) dtype.DType {
 		}
 	}
 	return dtype.Invalid
-}
-
-// WriteHuggingFace makes dir a folder of s's model in Hugging Face's form, as [Convert] does.
-func WriteHuggingFace(ctx context.Context, dir string, s State, model llama3.Config, o WriteOptions) error {
-	if err := s.check(); err != nil {
-		return err
-	}
-	v := newView(newStateSource(&s))
-	return v.convert(ctx, dir, &ConvertOptions{MoveOptions: MoveOptions{WriteOptions: o}, To: HuggingFace, Model: &model})
 }

@@ -51,6 +51,24 @@ func Whole(shape []int64, fill Fill) []Chunk {
 	return []Chunk{{Offsets: make([]int64, len(shape)), Sizes: slices.Clone(shape), Fill: fill}}
 }
 
+// NumItems is how many objects and chunks go to a file.
+func (s *State) NumItems(file int) int {
+	n := 0
+	for _, o := range s.Objects {
+		if o.File == file {
+			n++
+		}
+	}
+	for i := range s.Tensors {
+		for _, c := range s.Tensors[i].Chunks {
+			if c.File == file {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // check refuses a state that no reader could load: a name twice, chunks that do not tile.
 func (s *State) check() error {
 	names := map[string]bool{}

@@ -33,15 +33,21 @@ func Write(ctx context.Context, dir string, s State, o WriteOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := plan.write(ctx, st.tmp, o); err != nil {
-		st.discard()
-		return err
+	var transforms []string
+	if o.Compress {
+		transforms = []string{zstdTransform}
 	}
-	if err := st.commit(ctx); err != nil {
-		st.discard()
-		return err
+	err = plan.writeFiles(ctx, st.tmp, o)
+	if err == nil {
+		err = plan.describe(ctx, st.tmp, transforms)
 	}
-	return nil
+	if err == nil {
+		err = st.commit(ctx)
+	}
+	if err != nil {
+		st.discard()
+	}
+	return err
 }
 
 // writePlan places every item before any byte moves.
@@ -124,8 +130,8 @@ func (p *writePlan) place(it *writeItem, rank int) {
 	p.items = append(p.items, it)
 }
 
-// write fills the folder and flushes each file.
-func (p *writePlan) write(ctx context.Context, dir string, o WriteOptions) error {
+// writeFiles makes the data files in dir and flushes them.
+func (p *writePlan) writeFiles(ctx context.Context, dir string, o WriteOptions) error {
 	defer p.close()
 	for _, f := range p.files {
 		var err error
@@ -140,13 +146,11 @@ func (p *writePlan) write(ctx context.Context, dir string, o WriteOptions) error
 	if err := fill(ctx, o); err != nil {
 		return err
 	}
-	if err := p.sync(ctx); err != nil {
-		return err
-	}
-	var transforms []string
-	if o.Compress {
-		transforms = []string{zstdTransform}
-	}
+	return p.sync(ctx)
+}
+
+// describe adds what says where everything is, once the data files are there.
+func (p *writePlan) describe(ctx context.Context, dir string, transforms []string) error {
 	if err := p.writeMetadata(filepath.Join(dir, ".metadata"), transforms); err != nil {
 		return err
 	}

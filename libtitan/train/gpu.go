@@ -15,15 +15,16 @@ import (
 	"titan/libtitan/plan"
 )
 
-// gpu computes on a GPU. The state's parameters and moments are copies, made when they are fetched; gradients are there
-// alone, in the memory of the program that trains.
+// gpu computes on a GPU, which alone has the state; gradients are in the memory of the program that trains.
 type gpu struct {
 	e                       *cuda.Engine
 	held                    []parallel.Held
-	state                   *state
 	params, moments, second map[string]cuda.Ptr // the moments nil: nothing is trained
 	optimizer               *cuda.Optimizer
 	programs                []*exec.CUDAMemory
+	lanes                   chan *lane // those that are free
+	laneBytes               int
+	copies                  *copies // nil: nothing is saved beside the training
 }
 
 // openGPU takes the GPU of this process: the first, or the one of its place among the ranks of this machine.
@@ -124,7 +125,12 @@ func (g *gpu) update(s optim.Scalars) error { return g.optimizer.Update(cuda.Ada
 
 func (g *gpu) exchange(fqn string, f func(mine, theirs []float32) error) error {
 	at := g.programs[0].Grads[fqn] // of the program that trains, which is loaded first
-	n := len(g.state.params[fqn])
+	n := 0
+	for _, h := range g.held {
+		if h.Param.FQN == fqn {
+			n = int(h.NumElements())
+		}
+	}
 	mine, theirs := make([]float32, n), make([]float32, n)
 	if err := g.e.Download(floatBytes(mine), at); err != nil {
 		return err

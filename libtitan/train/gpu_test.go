@@ -52,7 +52,6 @@ func TestReferenceOnGPU(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		k.peers = []*rank{k}
 		g := k.machine.(*gpu)
 		for fqn, w := range weights {
 			if err := g.e.Upload(g.params[fqn], floatBytes(w)); err != nil {
@@ -175,13 +174,14 @@ func TestGPUCheckpoints(t *testing.T) {
 	require.NoError(t, r.start(context.Background(), func(ctx context.Context, c comm.Comm) error {
 		k, err := r.newRank(c, true)
 		require.NoError(t, err)
-		seed := map[string][]float32{}
-		for fqn, x := range k.state.params {
-			seed[fqn] = append([]float32(nil), x...)
-			clear(x)
+		taken, err := k.machine.take(manifest.AsyncOff)
+		require.NoError(t, err)
+		for _, h := range k.held {
+			want, got := make([]float32, h.NumElements()), make([]float32, h.NumElements())
+			k.fromSeed(h, want)
+			require.NoError(t, taken.read(aParameter, h.Param.FQN, floatBytes(got), 0))
+			require.Equal(t, want, got)
 		}
-		require.NoError(t, k.machine.fetch())
-		require.Equal(t, seed, k.state.params)
 		return k.machine.close()
 	}))
 }

@@ -4,6 +4,7 @@ import (
 	"titan/libtitan/comm"
 	"titan/libtitan/device/cpu"
 	"titan/libtitan/exec"
+	"titan/libtitan/manifest"
 	"titan/libtitan/optim"
 	"titan/libtitan/parallel"
 	"titan/libtitan/plan"
@@ -20,10 +21,21 @@ type machine interface {
 	update(s optim.Scalars) error
 	// exchange gives the gradient of a parameter to f, which fills theirs with a peer's, and adds that.
 	exchange(fqn string, f func(mine, theirs []float32) error) error
-	// fetch brings the host's copy of the parameters and moments up to date: what is saved is read there.
-	fetch() error
+	// take holds the parameters and moments fast for a save in one of the manifest's modes. One that goes on beside the
+	// training is of what they are now; else they stay.
+	take(mode string) (snapshot, error)
 	// close gives the device's memory back.
 	close() error
+}
+
+// snapshot is the state that a rank saves.
+type snapshot interface {
+	// wait waits until parameters and moments may change.
+	wait() error
+	// read fills dst with a part of a tensor, float32, from byte off on. Several goroutines call it.
+	read(kind tensorKind, fqn string, dst []byte, off int64) error
+	// free ends it: nothing is read any more. The next one may be taken.
+	free() error
 }
 
 // tensorKind is one of the tensors that belong to a parameter.
@@ -45,6 +57,7 @@ type host struct {
 	engine *cpu.Engine
 	held   []parallel.Held
 	state  *state
+	copy   *state // of what is saved beside the training; nil: never yet
 }
 
 func (h *host) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*exec.Memory, *exec.Runner, error) {
@@ -54,7 +67,7 @@ func (h *host) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*e
 }
 
 func (h *host) squares(which tensorKind) ([]float64, error) {
-	list := [...]map[string][]float32{h.state.params, h.state.grads, h.state.m, h.state.v}[which]
+	list := h.state.list(which)
 	out := make([]float64, len(h.held))
 	for i, p := range h.held {
 		if p.First {
@@ -82,6 +95,26 @@ func (h *host) exchange(fqn string, f func(mine, theirs []float32) error) error 
 	return nil
 }
 
-func (h *host) fetch() error { return nil }
+func (h *host) take(mode string) (snapshot, error) {
+	if mode == manifest.AsyncOff {
+		return h.state, nil
+	}
+	if h.copy == nil {
+		h.copy = newState()
+	}
+	for _, p := range h.held {
+		if !p.First {
+			continue
+		}
+		for _, kind := range []tensorKind{aParameter, anAverage, aSquaredAverage} {
+			to, from, fqn := h.copy.list(kind), h.state.list(kind), p.Param.FQN
+			if to[fqn] == nil {
+				to[fqn] = make([]float32, len(from[fqn]))
+			}
+			h.engine.For(len(from[fqn]), 1<<18, func(lo, hi int) { copy(to[fqn][lo:hi], from[fqn][lo:hi]) })
+		}
+	}
+	return h.copy, nil
+}
 
 func (h *host) close() error { return nil }

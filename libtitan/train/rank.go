@@ -19,9 +19,8 @@ import (
 type rank struct {
 	*run
 	comm     comm.Comm
-	peers    []*rank
 	held     []parallel.Held // its parts of the parameters
-	state    *state
+	state    *state          // the host's; nil where a GPU has it
 	machine  machine
 	mem      *exec.Memory
 	runner   *exec.Runner
@@ -29,25 +28,15 @@ type rank struct {
 	schedule *optim.Schedule
 	pos      position
 	saver    saver
-}
-
-// state is what the optimizer works on, by FQN: all float32, all of what the rank holds of the parameter.
-type state struct{ params, grads, m, v map[string][]float32 }
-
-func newState() *state {
-	return &state{map[string][]float32{}, map[string][]float32{}, map[string][]float32{}, map[string][]float32{}}
+	stalled  time.Duration // that training waited for saves since the last record
 }
 
 func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 	k := &rank{run: r, comm: c, held: r.job.Held(c.Rank()), pos: r.left}
-	if err := k.loadState(training); err != nil {
-		return nil, err
-	}
-	k.started("weights")
 	if err := k.place(training); err != nil || !training {
 		return k, err
 	}
-	k.started("weights where they are computed with")
+	k.started("weights, where they are computed with")
 	prog, err := r.programs[c.Rank()], error(nil)
 	if prog == nil {
 		if prog, err = r.program(c.Rank()); err != nil {
@@ -80,14 +69,15 @@ func (k *rank) started(part string) {
 	}
 }
 
-// place puts the state where it is computed with.
+// place makes the state where it is computed with.
 func (k *rank) place(training bool) (err error) {
 	if k.gpu != nil {
-		k.machine, err = newGPU(k.gpu, k.held, k.state, training, k.resume)
+		k.machine, err = newGPU(k, training)
 		return err
 	}
-	k.machine = &host{k.engine, k.held, k.state}
-	return nil
+	k.machine = &host{engine: k.engine, held: k.held, state: newState()}
+	k.state = k.machine.(*host).state
+	return k.loadState(training)
 }
 
 // microbatchTokens is how many positions of a microbatch a rank has.
@@ -162,6 +152,9 @@ func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 	}
 	factor := k.schedule.Factor(k.pos.Epoch)
 	update := optim.AdamW{Optimizer: *k.job.Manifest.Optimizer}.At(k.pos.Updates+1, factor, optim.ClipScale(norm, k.job.Manifest.Training.MaxNorm))
+	if err := k.copied(); err != nil {
+		return false, err
+	}
 	if err := k.machine.update(update); err != nil {
 		return false, err
 	}
@@ -171,18 +164,19 @@ func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 			Step: step, Loss: loss, GradNorm: norm, LR: k.job.Manifest.Optimizer.LR * factor, BatchHash: b.hash,
 			Tokens: b.tokens, ValidTokens: b.valid, TokensSeen: k.pos.Tokens,
 			DataSeconds: loaded.Sub(began).Seconds(), StepSeconds: time.Since(began).Seconds(),
-			GradNorms: k.gradNorms(squares),
+			StalledSeconds: k.stalled.Seconds(), GradNorms: k.gradNorms(squares),
 		})
 	}
+	k.stalled = 0
 	return stopping, err
 }
 
 // agree sums, over the ranks, what each knows: the losses of the microbatches, the squared norms of the gradients it
-// owns, whether it was told to stop, and whether a save beside the training has failed. Where one rank has a value and
-// the others zero, the sum is exact.
+// owns, whether it was told to stop, and how the save beside the training goes. Where one rank has a value and the others
+// zero, the sum is exact.
 func (k *rank) agree(ctx, stop context.Context, valid int) (loss float64, squares []float64, stopping bool, err error) {
 	n := len(k.job.Params)
-	all := make([]float64, n+3)
+	all := make([]float64, n+4)
 	own, err := k.machine.squares(aGradient)
 	if err != nil {
 		return 0, nil, false, err
@@ -201,11 +195,9 @@ func (k *rank) agree(ctx, stop context.Context, valid int) (loss float64, square
 	if stop.Err() != nil {
 		all[n+1] = 1
 	}
-	if k.saver.failed() != nil {
-		all[n+2] = 1
-	}
-	if err = k.comm.Sum(ctx, all); err == nil && all[n+2] > 0 {
-		err = k.saveError()
+	all[n+2], all[n+3] = k.saver.status(0)
+	if err = k.comm.Sum(ctx, all); err == nil {
+		err = k.advance(ctx, all[n+2], all[n+3])
 	}
 	return all[n], all[:n], all[n+1] > 0, err
 }
@@ -243,6 +235,9 @@ func (k *rank) finite(ctx context.Context, step int, loss, norm float64) error {
 	what, err := k.firstBad(ctx, aParameter, aGradient)
 	if err != nil {
 		return err
+	}
+	if err := k.settle(ctx, ended); err != nil { // what is being saved is sound
+		k.Log.Error(err.Error())
 	}
 	why := "no parameter or gradient is"
 	if what != "" {

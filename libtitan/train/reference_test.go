@@ -119,7 +119,6 @@ func TestReferenceGradientsAndSteps(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		k.peers = []*rank{k}
 		for fqn, w := range weights {
 			require.Len(t, k.state.params[fqn], len(w), fqn)
 			copy(k.state.params[fqn], w)

@@ -9,18 +9,19 @@ import (
 
 // record is a step in the metrics file, numbers in full precision.
 type record struct {
-	Step        int                `json:"step"`
-	Loss        float64            `json:"loss"`      // mean over the step's labels
-	GradNorm    float64            `json:"grad_norm"` // before clipping
-	LR          float64            `json:"lr"`        // used in the step
-	BatchHash   string             `json:"batch_hash"`
-	Tokens      int                `json:"tokens"`       // positions computed
-	ValidTokens int                `json:"valid_tokens"` // of them, those with a label
-	TokensSeen  int64              `json:"ntokens_seen"` // labels since the run's first step
-	DataSeconds float64            `json:"data_seconds"`
-	StepSeconds float64            `json:"step_seconds"`
-	TPS         float64            `json:"tps"` // tokens a second a rank
-	GradNorms   map[string]float64 `json:"grad_norms,omitempty"`
+	Step           int                `json:"step"`
+	Loss           float64            `json:"loss"`      // mean over the step's labels
+	GradNorm       float64            `json:"grad_norm"` // before clipping
+	LR             float64            `json:"lr"`        // used in the step
+	BatchHash      string             `json:"batch_hash"`
+	Tokens         int                `json:"tokens"`       // positions computed
+	ValidTokens    int                `json:"valid_tokens"` // of them, those with a label
+	TokensSeen     int64              `json:"ntokens_seen"` // labels since the run's first step
+	DataSeconds    float64            `json:"data_seconds"`
+	StepSeconds    float64            `json:"step_seconds"`
+	TPS            float64            `json:"tps"`                       // tokens a second a rank
+	StalledSeconds float64            `json:"stalled_seconds,omitempty"` // that saves kept training waiting since the step before
+	GradNorms      map[string]float64 `json:"grad_norms,omitempty"`
 }
 
 // validated is a validation in the metrics file.

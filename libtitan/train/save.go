@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -45,69 +44,31 @@ func (k *rank) due(last bool) bool {
 // save writes the state of all ranks as one folder: while they wait, or from a copy, beside the next steps. The last
 // save is never left to go on by itself. A save waits for the one before it.
 func (k *rank) save(ctx context.Context, last bool) error {
-	if err := k.savesEnded(ctx); err != nil {
+	defer k.stalls(time.Now())
+	if err := k.settle(ctx, ended); err != nil {
 		return err
 	}
 	if err := k.worthSaving(ctx); err != nil {
 		return err
 	}
-	if err := k.machine.fetch(); err != nil {
-		return err
+	what := k.saving(last)
+	k.begin(ctx, what)
+	if what.mode != manifest.AsyncOff {
+		return k.settle(ctx, writing)
 	}
-	k.saver.from = k.state
-	beside := k.job.Manifest.Checkpoint.Async() && !last
-	if beside {
-		k.stage()
-	}
-	if err := k.comm.Barrier(ctx); err != nil { // all have staged
-		return err
-	}
-	if k.comm.Rank() == 0 {
-		write, err := k.writing(ctx)
-		if err != nil {
-			return err
-		}
-		k.saver.start(write)
-	} else if k.apart() {
-		if err := k.sendState(ctx); err != nil {
-			return err
-		}
-	}
-	if beside {
+	return k.settle(ctx, ended)
+}
+
+// stalls counts that training waited for a save since began.
+func (k *rank) stalls(began time.Time) { k.stalled += time.Since(began) }
+
+// copied waits until the state of a save beside the training is copied: it may change then.
+func (k *rank) copied() error {
+	if k.saver.phase != writing {
 		return nil
 	}
-	return k.savesEnded(ctx)
-}
-
-// savesEnded waits, on all ranks together, until no write is under way. A disk may take its time, a rank may not: they
-// meet again and again meanwhile. All learn of a write that failed.
-func (k *rank) savesEnded(ctx context.Context) error {
-	for {
-		status := make([]float64, 2) // how many write, and how many failed
-		switch {
-		case !k.saver.ended(min(time.Second, k.stepTimeout()/4)):
-			status[0] = 1
-		case k.saver.err != nil:
-			status[1] = 1
-		}
-		if err := k.comm.Sum(ctx, status); err != nil {
-			return err
-		}
-		switch {
-		case status[1] > 0:
-			return k.saveError()
-		case status[0] == 0:
-			return nil
-		}
-	}
-}
-
-// saveError is why rank 0 could not write, as far as this process knows.
-func (k *rank) saveError() error {
-	if writer := k.peers[0]; writer != nil {
-		return writer.saver.err
-	}
-	return exit.Lost.Errorf("rank 0 could not save its checkpoint: its own message says why")
+	defer k.stalls(time.Now())
+	return k.saver.taken.wait()
 }
 
 // worthSaving stops the run where a tensor that would be saved is not finite: a loss can hide that, of a row that no
@@ -116,61 +77,6 @@ func (k *rank) worthSaving(ctx context.Context) error {
 	what, err := k.firstBad(ctx, aParameter, anAverage, aSquaredAverage)
 	if err == nil && what != "" {
 		err = exit.No.Errorf("step %d: %s is not finite: nothing was saved for this step", k.pos.Step, what)
-	}
-	return err
-}
-
-// writing gathers what the ranks save, on rank 0, and returns what writes it.
-func (k *rank) writing(ctx context.Context) (func() error, error) {
-	peers := make([]*rank, len(k.peers))
-	for i, peer := range k.peers {
-		var err error
-		if peer == nil {
-			peer, err = k.recvState(ctx, i)
-		}
-		if err != nil {
-			return nil, err
-		}
-		peers[i] = peer
-	}
-	c, step := k.job.Manifest.Checkpoint, k.pos.Step
-	dir, write := checkpoint.StepDir(c.Folder, step), checkpoint.Write
-	state, what := k.fullState(peers), ""
-	if c.LastSaveModelOnly && step == k.job.Manifest.Training.Steps {
-		d := exportDType(c)
-		state, what = k.modelState(peers, d), fmt.Sprintf(": the model alone, in %v", d)
-		if c.LastSaveInHF {
-			write, what = k.writeHF, what+" and Hugging Face's form"
-		}
-	}
-	ctx = context.WithoutCancel(ctx) // a run that ends lets its save end
-	return func() error {
-		if err := checkpoint.Sweep(c.Folder); err != nil {
-			k.Log.Warn(err.Error())
-		}
-		if err := write(ctx, dir, state, checkpoint.WriteOptions{Replace: true}); err != nil {
-			return fmt.Errorf("checkpoint: step %d: %w", step, err)
-		}
-		k.Log.Info(fmt.Sprintf("saved %s%s", dir, what))
-		if err := checkpoint.Prune(c.Folder, step, c.KeepLatestK); err != nil {
-			k.Log.Warn(err.Error())
-		}
-		return nil
-	}, nil
-}
-
-func (k *rank) writeHF(ctx context.Context, dir string, s checkpoint.State, o checkpoint.WriteOptions) error {
-	return checkpoint.WriteHuggingFace(ctx, dir, s, k.job.Manifest.Model.Config, o)
-}
-
-// endSave waits for the write that is under way when the run ends, by err or without one.
-func (k *rank) endSave(err error) error {
-	saved := k.saver.wait()
-	if err == nil {
-		return saved
-	}
-	if saved != nil && !errors.Is(err, saved) {
-		k.Log.Error(saved.Error())
 	}
 	return err
 }

@@ -2,6 +2,8 @@ package train
 
 import (
 	"encoding/binary"
+	"fmt"
+	"slices"
 
 	"titan/libtitan/checkpoint"
 	"titan/libtitan/dtype"
@@ -10,38 +12,53 @@ import (
 	"titan/libtitan/pickle"
 )
 
-// fullState is all that a run goes on from: each rank's parts of the parameters and their moments as a file, and what
-// torchtitan keeps beside them.
-func (k *rank) fullState(peers []*rank) checkpoint.State {
-	s := savedState{at: map[string]int{}}
-	for file, peer := range peers {
-		from := peer.saver.from
-		peer.eachFirst(func(fqn string, h parallel.Held) {
-			s.add(fqn, nil, h, file, dtype.Float32, from.params[fqn])
-			s.add(moment(fqn, "exp_avg"), momentPath(fqn, "exp_avg"), h, file, dtype.Float32, from.m[fqn])
-			s.add(moment(fqn, "exp_avg_sq"), momentPath(fqn, "exp_avg_sq"), h, file, dtype.Float32, from.v[fqn])
-		})
-	}
-	k.addObjects(&s.State)
-	return s.State
+// saving is what a save is of, and how it is made.
+type saving struct {
+	at    position
+	mode  string // manifest.AsyncOff: training waits
+	kinds []tensorKind
+	dtype dtype.DType // of the tensors
+	hf    bool        // in Hugging Face's form
+	note  string      // on that, for people
 }
 
-// modelState is the parameters alone, rounded to d.
-func (k *rank) modelState(peers []*rank, d dtype.DType) checkpoint.State {
-	s := savedState{at: map[string]int{}}
-	for file, peer := range peers {
-		peer.eachFirst(func(fqn string, h parallel.Held) { s.add(fqn, nil, h, file, d, peer.saver.from.params[fqn]) })
+// saving decides what the step just done leaves.
+func (k *rank) saving(last bool) saving {
+	c := k.job.Manifest.Checkpoint
+	w := saving{at: k.pos, mode: manifest.AsyncOff, kinds: []tensorKind{aParameter, anAverage, aSquaredAverage}, dtype: dtype.Float32}
+	if c.Async() && !last {
+		w.mode = c.AsyncMode
 	}
-	return s.State
-}
-
-// eachFirst calls f for the parts of parameters that this rank saves.
-func (k *rank) eachFirst(f func(fqn string, h parallel.Held)) {
-	for _, h := range k.held {
-		if h.First {
-			f(h.Param.FQN, h)
+	if c.LastSaveModelOnly && k.pos.Step == k.job.Manifest.Training.Steps {
+		w.kinds, w.dtype, w.hf = w.kinds[:1], exportDType(c), c.LastSaveInHF
+		if w.note = fmt.Sprintf(": the model alone, in %v", w.dtype); w.hf {
+			w.note += " and Hugging Face's form"
 		}
 	}
+	return w
+}
+
+// full reports whether a run can go on from it.
+func (w saving) full() bool { return len(w.kinds) > 1 }
+
+// savedState is what the given ranks save: their parts of the parameters and of the moments, a file each, and with rank
+// 0's what torchtitan keeps beside them. from, which may be nil, is where the parts are read.
+func (k *rank) savedState(w saving, ranks []int, from snapshot) checkpoint.State {
+	s := savedState{at: map[string]int{}}
+	for _, file := range ranks {
+		for _, h := range k.job.Held(file) {
+			if !h.First {
+				continue
+			}
+			for _, kind := range w.kinds {
+				s.add(kind, h, file, w.dtype, from)
+			}
+		}
+	}
+	if w.full() && slices.Contains(ranks, 0) {
+		k.addObjects(&s.State, w.at)
+	}
+	return s.State
 }
 
 // exportDType is the dtype of a last save of the model alone: what is asked for, else, in Hugging Face's form, that of
@@ -64,7 +81,11 @@ type savedState struct {
 }
 
 // add adds a rank's part of a tensor, which is stored as d. An empty part is left out, but where the tensor itself is empty.
-func (s *savedState) add(fqn string, path []any, h parallel.Held, file int, d dtype.DType, x []float32) {
+func (s *savedState) add(kind tensorKind, h parallel.Held, file int, d dtype.DType, from snapshot) {
+	fqn, path := h.Param.FQN, []any(nil)
+	if kind != aParameter {
+		fqn, path = moment(fqn, kind.String()), momentPath(fqn, kind.String())
+	}
 	i, ok := s.at[fqn]
 	if !ok {
 		i = len(s.Tensors)
@@ -72,24 +93,31 @@ func (s *savedState) add(fqn string, path []any, h parallel.Held, file int, d dt
 		s.Tensors = append(s.Tensors, checkpoint.Tensor{FQN: fqn, Path: path, DType: d, Shape: h.Param.Shape})
 	}
 	t := &s.Tensors[i]
-	if len(x) == 0 && (h.Param.NumElements() > 0 || len(t.Chunks) > 0) {
+	if h.NumElements() == 0 && (h.Param.NumElements() > 0 || len(t.Chunks) > 0) {
 		return
 	}
-	t.Chunks = append(t.Chunks, checkpoint.Chunk{Offsets: h.Offsets, Sizes: h.Sizes, File: file, Fill: fill(d, x)})
+	c := checkpoint.Chunk{Offsets: h.Offsets, Sizes: h.Sizes, File: file}
+	if from != nil {
+		c.Fill = fill(d, func(dst []byte, off int64) error { return from.read(kind, h.Param.FQN, dst, off) })
+	}
+	t.Chunks = append(t.Chunks, c)
 }
 
-// fill gives x's bytes, rounded to d.
-func fill(d dtype.DType, x []float32) checkpoint.Fill {
+// fill gives the bytes of float32 that read gives, rounded to d.
+func fill(d dtype.DType, read checkpoint.Fill) checkpoint.Fill {
 	narrow := dtype.BF16
-	if d == dtype.Float16 {
+	switch d {
+	case dtype.Float32:
+		return read
+	case dtype.Float16:
 		narrow = dtype.F16
 	}
 	return func(dst []byte, off int64) error {
-		if d == dtype.Float32 {
-			copy(dst, floatBytes(x)[off:])
-			return nil
+		wide := make([]float32, len(dst)/2)
+		if err := read(floatBytes(wide), 2*off); err != nil {
+			return err
 		}
-		for i, f := range x[off/2:][:len(dst)/2] {
+		for i, f := range wide {
 			binary.LittleEndian.PutUint16(dst[2*i:], narrow(f))
 		}
 		return nil
@@ -99,14 +127,14 @@ func fill(d dtype.DType, x []float32) checkpoint.Fill {
 func momentPath(fqn, name string) []any { return []any{"optimizer", "state." + fqn + "." + name} }
 
 // addObjects adds the Python values that torchtitan keeps beside tensors, and the position in the data.
-func (k *rank) addObjects(s *checkpoint.State) {
+func (k *rank) addObjects(s *checkpoint.State, at position) {
 	add := func(group, key string, value any) {
 		s.Objects = append(s.Objects, checkpoint.Object{FQN: group + "." + key, Path: []any{group, key}, Value: value})
 	}
 	o := k.job.Manifest.Optimizer
-	lr := o.LR * k.schedule.Factor(k.pos.Epoch) // of the next step, as PyTorch's scheduler leaves it
+	lr := o.LR * k.schedule.Factor(at.Epoch) // of the next step, as PyTorch's scheduler leaves it
 	for _, p := range k.job.Params {
-		step := []float32{float32(k.pos.Updates)}
+		step := []float32{float32(at.Updates)}
 		s.Tensors = append(s.Tensors, checkpoint.Tensor{FQN: moment(p.FQN, "step"), Path: momentPath(p.FQN, "step"), DType: dtype.Float32, Shape: []int64{},
 			Chunks: checkpoint.Whole([]int64{}, func(dst []byte, _ int64) error { copy(dst, floatBytes(step)); return nil })})
 		for _, f := range []struct {
@@ -122,14 +150,14 @@ func (k *rank) addObjects(s *checkpoint.State) {
 	}
 	list := func(x float64) *pickle.List { return &pickle.List{Items: []any{x}} }
 	add("lr_scheduler", "base_lrs", list(o.LR))
-	add("lr_scheduler", "last_epoch", int64(k.pos.Epoch))
-	add("lr_scheduler", "_step_count", int64(k.pos.Epoch+1))
+	add("lr_scheduler", "last_epoch", int64(at.Epoch))
+	add("lr_scheduler", "_step_count", int64(at.Epoch+1))
 	add("lr_scheduler", "_get_lr_called_within_step", false)
 	add("lr_scheduler", "_is_initial", false)
 	add("lr_scheduler", "_last_lr", list(lr))
-	add("train_state", "step", int64(k.pos.Step))
-	add("train_state", "ntokens_seen", k.pos.Tokens)
-	add("dataloader", "rows", k.pos.Rows)
+	add("train_state", "step", int64(at.Step))
+	add("train_state", "ntokens_seen", at.Tokens)
+	add("dataloader", "rows", at.Rows)
 	add("dataloader", "fingerprint", k.train.Fingerprint())
 	add("dataloader", "sequential", k.job.Manifest.Data.Sequential)
 	add("dataloader", "seed", int64(k.job.Manifest.Training.Seed))

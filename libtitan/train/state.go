@@ -8,27 +8,39 @@ import (
 	"titan/libtitan/parallel"
 )
 
+// state is what the optimizer works on, by FQN: all float32, all of what the rank holds of the parameter. It is a
+// snapshot of itself where nothing changes it meanwhile.
+type state struct{ params, grads, m, v map[string][]float32 }
+
+func newState() *state {
+	return &state{map[string][]float32{}, map[string][]float32{}, map[string][]float32{}, map[string][]float32{}}
+}
+
+func (s *state) list(kind tensorKind) map[string][]float32 {
+	return [...]map[string][]float32{s.params, s.grads, s.m, s.v}[kind]
+}
+
+func (s *state) read(kind tensorKind, fqn string, dst []byte, off int64) error {
+	copy(dst, floatBytes(s.list(kind)[fqn])[off:])
+	return nil
+}
+
+func (s *state) wait() error { return nil }
+func (s *state) free() error { return nil }
+
 // loadState makes the rank's parameters, and for training their gradients and moments.
 func (k *rank) loadState(training bool) error {
-	k.state = newState()
 	for _, h := range k.held {
 		fqn, n := h.Param.FQN, h.NumElements()
-		k.state.params[fqn] = make([]float32, n)
-		if k.from == nil {
-			k.fromSeed(h)
-		} else if err := k.read(k.stored[fqn], h, k.state.params[fqn]); err != nil {
-			return err
+		kinds := []tensorKind{aParameter}
+		if training {
+			k.state.grads[fqn] = make([]float32, n)
+			kinds = append(kinds, anAverage, aSquaredAverage)
 		}
-		if !training {
-			continue
-		}
-		k.state.grads[fqn] = make([]float32, n)
-		for name, list := range map[string]map[string][]float32{"exp_avg": k.state.m, "exp_avg_sq": k.state.v} {
-			list[fqn] = make([]float32, n)
-			if !k.resume {
-				continue
-			}
-			if err := k.read(k.stored[moment(fqn, name)], h, list[fqn]); err != nil {
+		for _, kind := range kinds {
+			x := make([]float32, n)
+			k.state.list(kind)[fqn] = x
+			if err := k.initial(kind, h, x); err != nil {
 				return err
 			}
 		}
@@ -36,10 +48,27 @@ func (k *rank) loadState(training bool) error {
 	return nil
 }
 
+// starts reports whether a tensor starts from anything but zeros.
+func (k *rank) starts(kind tensorKind) bool { return kind == aParameter || k.resume }
+
+// initial fills dst, of zeros, with what a part of a tensor starts from.
+func (k *rank) initial(kind tensorKind, h parallel.Held, dst []float32) error {
+	switch {
+	case !k.starts(kind):
+		return nil
+	case k.from == nil:
+		k.fromSeed(h, dst)
+		return nil
+	case kind == aParameter:
+		return k.read(k.stored[h.Param.FQN], h, dst)
+	}
+	return k.read(k.stored[moment(h.Param.FQN, kind.String())], h, dst)
+}
+
 // fromSeed makes what a part of a parameter starts from where there is no file: the values that seedinit would write.
 // A part is whole rows, or a range of each row.
-func (k *rank) fromSeed(h parallel.Held) {
-	dst, fill := k.state.params[h.Param.FQN], Initial(h.Param, k.job.Manifest.Training.Seed)
+func (k *rank) fromSeed(h parallel.Held, dst []float32) {
+	fill := Initial(h.Param, k.job.Manifest.Training.Seed)
 	width, stride, first := h.NumElements(), int64(0), int64(0)
 	rows := int64(1)
 	for d, size := range h.Sizes {

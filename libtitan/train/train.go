@@ -81,7 +81,6 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 	defer context.AfterFunc(ctx, func() {
 		r.Log.Warn("stopping after this step, which is saved first; interrupt again to stop at once")
 	})()
-	ranks := make([]*rank, r.job.NumRanks())
 	// A rank that is told to stop says so to the others at the end of its step, so that all stop after the same one.
 	inner := context.WithoutCancel(ctx)
 	return r.start(inner, func(inner context.Context, c comm.Comm) error {
@@ -89,8 +88,6 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 		if err != nil {
 			return err
 		}
-		ranks[c.Rank()] = k
-		k.peers = ranks
 		err = k.endSave(k.loop(inner, ctx))
 		if closed := k.machine.close(); err == nil {
 			err = closed

@@ -1,0 +1,210 @@
+package train
+
+import (
+	"titan/libtitan/device/cuda"
+	"titan/libtitan/manifest"
+)
+
+// take holds the state fast in one of three ways. Where training waits, blocks come from the device as they are written.
+// Else the state is copied first: into ordinary memory, for which training waits; or into pinned memory, by the device
+// itself while it computes the next step, whose update waits.
+func (g *gpu) take(mode string) (snapshot, error) {
+	switch mode {
+	case manifest.AsyncOff:
+		return (*onDevice)(g), g.e.Stream.Sync()
+	case manifest.AsyncThread:
+		return g.copies, g.copies.now()
+	}
+	return g.copies, g.copies.begin()
+}
+
+// onDevice reads the state where it is.
+type onDevice gpu
+
+func (g *onDevice) wait() error { return nil }
+func (g *onDevice) free() error { return nil }
+
+func (g *onDevice) read(kind tensorKind, fqn string, dst []byte, off int64) error {
+	return (*gpu)(g).borrow(func(l *lane) error {
+		for from := (*gpu)(g).list(kind)[fqn] + cuda.Ptr(off); len(dst) > 0; {
+			n := min(len(dst), g.laneBytes)
+			if err := l.stream.Download(l.host, 0, from, n); err != nil {
+				return err
+			}
+			if err := l.stream.Sync(); err != nil {
+				return err
+			}
+			copy(dst, l.host.Bytes()[:n])
+			dst, from = dst[n:], from+cuda.Ptr(n)
+		}
+		return nil
+	})
+}
+
+// copies are the rank's share of the state in the host's memory, which stays from save to save.
+type copies struct {
+	g      *gpu
+	blocks []block
+	at     map[tensorKind]map[string]hostCopy
+	made   chan struct{} // closed when the memory is there, or is not to be had
+	err    error
+	pinned bool
+	stream *cuda.Stream // of copies into pinned memory
+	start  *cuda.Event  // the state is that of the step
+	end    *cuda.Event  // it is copied
+}
+
+// hostCopy is that of one part of a tensor.
+type hostCopy struct {
+	bytes []byte
+	host  *cuda.Host // nil: ordinary memory
+}
+
+// newCopies begins to make room for copies in the given mode; nil where none are made. Pinned memory takes seconds to
+// get: the first steps go on meanwhile.
+func newCopies(g *gpu, mode string) *copies {
+	if mode != manifest.AsyncThread && mode != manifest.AsyncPinned {
+		return nil
+	}
+	c := &copies{g: g, at: map[tensorKind]map[string]hostCopy{}, made: make(chan struct{}), pinned: mode == manifest.AsyncPinned}
+	go func() {
+		defer close(c.made)
+		c.err = c.make()
+	}()
+	return c
+}
+
+func (c *copies) make() (err error) {
+	leave, err := c.g.e.Enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if c.stream, err = c.g.e.NewStream(false); err != nil {
+		return err
+	}
+	for _, e := range []**cuda.Event{&c.start, &c.end} {
+		if *e, err = c.g.e.NewEvent(false); err != nil {
+			return err
+		}
+	}
+	for _, kind := range []tensorKind{aParameter, anAverage, aSquaredAverage} {
+		c.at[kind] = map[string]hostCopy{}
+		for _, h := range c.g.held {
+			if !h.First {
+				continue
+			}
+			if c.at[kind][h.Param.FQN], err = c.room(int(4 * h.NumElements())); err != nil {
+				return err
+			}
+			c.blocks = append(c.blocks, blocksOf(kind, h, c.g.laneBytes)...)
+		}
+	}
+	return nil
+}
+
+// room is memory for a part of a tensor.
+func (c *copies) room(bytes int) (hostCopy, error) {
+	if !c.pinned || bytes == 0 {
+		return hostCopy{bytes: make([]byte, bytes)}, nil
+	}
+	h, err := c.g.e.AllocHost(bytes)
+	if err != nil {
+		return hostCopy{}, err
+	}
+	return hostCopy{h.Bytes(), h}, nil
+}
+
+// of is the copy of the part that b is of.
+func (c *copies) of(b block) hostCopy { return c.at[b.kind][b.part.Param.FQN] }
+
+// now copies the state into ordinary memory by way of the lanes.
+func (c *copies) now() error {
+	<-c.made
+	if c.err != nil {
+		return c.err
+	}
+	if err := c.g.e.Stream.Sync(); err != nil {
+		return err
+	}
+	return c.g.each(c.blocks, func(l *lane, b block) error {
+		if err := l.stream.Download(l.host, 0, c.g.at(b), b.bytes()); err != nil {
+			return err
+		}
+		if err := l.stream.Sync(); err != nil {
+			return err
+		}
+		copy(c.of(b).bytes[b.offset:], l.host.Bytes()[:b.bytes()])
+		return nil
+	})
+}
+
+// begin has the device copy the state into pinned memory, after what computes the step's update. Blocks let other copies
+// in between.
+func (c *copies) begin() error {
+	<-c.made
+	if c.err != nil {
+		return c.err
+	}
+	if err := c.g.e.Stream.Record(c.start); err != nil {
+		return err
+	}
+	if err := c.stream.Wait(c.start); err != nil {
+		return err
+	}
+	for _, b := range c.blocks {
+		if err := c.stream.Download(c.of(b).host, int(b.offset), c.g.at(b), b.bytes()); err != nil {
+			return err
+		}
+	}
+	return c.stream.Record(c.end)
+}
+
+// wait waits for the copy that the device makes.
+func (c *copies) wait() error {
+	if !c.pinned {
+		return nil
+	}
+	leave, err := c.g.e.Enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return c.end.Sync()
+}
+
+func (c *copies) read(kind tensorKind, fqn string, dst []byte, off int64) error {
+	copy(dst, c.at[kind][fqn].bytes[off:])
+	return nil
+}
+
+func (c *copies) free() error { return nil }
+
+func (c *copies) close() error {
+	<-c.made
+	if c.stream == nil {
+		return c.err
+	}
+	if err := c.stream.Sync(); err != nil {
+		return err
+	}
+	for _, list := range c.at {
+		for _, part := range list {
+			if part.host == nil {
+				continue
+			}
+			if err := part.host.Free(); err != nil {
+				return err
+			}
+		}
+	}
+	for _, e := range []*cuda.Event{c.start, c.end} {
+		if e == nil {
+			continue
+		}
+		if err := e.Close(); err != nil {
+			return err
+		}
+	}
+	return c.stream.Close()
+}
