@@ -49,10 +49,8 @@ fuzz: ## run every fuzz target for FUZZ (60s)
 matrix: ## train on every mesh of up to 8 ranks, with every option, against one rank
 	TITAN_MATRIX=1 $(GO) test -timeout 30m -count 1 -v ./libtitan/train | grep -vE '^ +--- PASS|=== '
 
-gpu: ## run the tests that need GPUs, then meshes of two against one
-	$(GO) test -count 1 ./libtitan/device/cuda ./libtitan/comm/nccl ./libtitan/exec
-	$(GO) test -count 1 -v -run GPU ./libtitan/train
-	bench/gpu_meshes.sh
+gpu: ## all that needs GPUs: tests, meshes, speed beside PEER (see bench/gpu.sh; bench/gpu_three.sh for 4 or 8)
+	BUDGET=$${BUDGET:-3600} bench/gpu.sh "" "$(PEER)"
 
 bench: ## tokens a second of the debugmodel on this CPU, beside PEER (see bench/cpu.sh)
 	bench/cpu.sh "$(PEER)"

@@ -85,7 +85,7 @@ describe | tee "$work/machine"
 check tests 200 bash -c kernels
 check reference 60 bash -c "in_train -test.run 'ReferenceOnGPU|TrainsAsTheCPU'"
 check checkpoints 120 bash -c "in_train -test.run 'GPU|Arena' -test.skip 'ReferenceOnGPU|TrainsAsTheCPU'"
-[ "$gpus" -lt 2 ] || check meshes 180 env -u ONLY DEVICE="$device" bench/gpu_meshes.sh "$bin"
+[ "$gpus" -lt 2 ] || check meshes 180 env -u ONLY -u STEPS DEVICE="$device" bench/gpu_meshes.sh "$bin"
 [ "$gpus" -lt 2 ] || check bandwidth 90 bash -c bandwidth
 if [ -n "${SANITIZE:-}" ]; then sanitize memcheck; sanitize racecheck; fi
 if [ "$gpus" -lt 2 ] || [ "$device" = cpu ]; then
