@@ -38,19 +38,20 @@ template <int N> __device__ inline u32 largest_of(const float (&f)[N], u32 top) 
 }
 struct larger_bits { __device__ u32 operator()(u32 a, u32 b) const { return max(a, b); } };
 
-// out = the largest magnitude of n elements, N at once. state is two words of zeros, which it leaves so: the largest of the blocks
-// that are done, and how many those are.
+// out = the largest magnitude of n elements, N at once, from the last to the first: what was written last is still in the cache, and
+// what is read last will be for the cast. state is two words of zeros, which it leaves so: the largest of the blocks that are done,
+// and how many those are.
 template <class T, int N> __global__ void __launch_bounds__(256) amax_tensor(const T* __restrict__ x, float* out, i64 n, u32* state) {
   i64 groups = n / N, step = (i64)gridDim.x * blockDim.x, i = blockIdx.x * (i64)blockDim.x + threadIdx.x;
   u32 top = 0;
   float f[4][N];
   for (; i + 3 * step < groups; i += 4 * step) {
 #pragma unroll
-    for (int j = 0; j < 4; j++) load(f[j], x + (i + j * step) * N);
+    for (int j = 0; j < 4; j++) load(f[j], x + (groups - 1 - i - j * step) * N);
 #pragma unroll
     for (int j = 0; j < 4; j++) top = largest_of(f[j], top);
   }
-  for (; i < groups; i += step) load(f[0], x + i * N), top = largest_of(f[0], top);
+  for (; i < groups; i += step) load(f[0], x + (groups - 1 - i) * N), top = largest_of(f[0], top);
   if (blockIdx.x == 0 && threadIdx.x < n - groups * N) {
     float one[1];
     load(one, x + groups * N + threadIdx.x);
