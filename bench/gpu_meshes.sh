@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Meshes of two GPUs against one: the same rows on each, five steps, and the largest relative difference of grad_norm and loss.
 # bench/gpu_meshes.sh [BIN]: BIN is a folder with the tools; without it they are built. DEVICE=cpu plays it on this machine's
-# CPU. Ends with 1 when a mesh is off by more than 1e-2 (bfloat16, and its float8 recipes) or 1e-5 (float32), or fails.
+# CPU. Names that end in -plain gather without windows. Ends with 1 when a mesh is off by more than 1e-2 (bfloat16, and its
+# float8 recipes) or 1e-5 (float32), or fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -33,10 +34,12 @@ run() {
 
 # compare NAME DTYPE: the largest relative difference from one GPU, step by step.
 compare() {
-  local limit=1e-5
+  local limit=1e-5 one=one
   [ "$2" = float32 ] || limit=1e-2
+  [[ $1 != *-tied ]] || one=one-tied
+  [[ $1 != *-long ]] || one=one-long
   [ -s "$work/$1.$2" ] || return 0
-  paste -d '\n' "$work/one.$2" "$work/$1.$2" | sed 's/[{},"]/ /g; s/:/ /g' | awk -v name="$1" -v dtype="$2" -v limit="$limit" -v took="$took" '
+  paste -d '\n' "$work/$one.$2" "$work/$1.$2" | sed 's/[{},"]/ /g; s/:/ /g' | awk -v name="$1" -v dtype="$2" -v limit="$limit" -v took="$took" '
     { norm = ""; loss = ""
       for (i = 1; i < NF; i++) { if ($i == "grad_norm") norm = $(i + 1); if ($i == "loss") loss = $(i + 1); if ($i == "step") step = $(i + 1) }
       if (NR % 2) { n = norm; l = loss; s = step; next }
@@ -54,17 +57,28 @@ for dtype in ${DTYPES:-float32 bfloat16 tensorwise rowwise}; do
   compare one "$dtype"
   while read -r name args; do
     [ -z "${ONLY:-}" ] || [[ $name =~ $ONLY ]] || continue
+    ranks=2 windows=1
+    [[ $name != one-* ]] || ranks=1
+    [[ $name != *-plain ]] || windows=0
     # shellcheck disable=SC2086
-    plan --world-size 2 $args
-    run "$name" "$dtype" < "$work/job"
+    plan --world-size $ranks $args
+    TITAN_WINDOWS=$windows run "$name" "$dtype" < "$work/job"
     compare "$name" "$dtype"
   done <<'END'
 fsdp2 --dp-shard 2 --local-batch-size 4
+fsdp2-plain --dp-shard 2 --local-batch-size 4
 fsdp2-accumulated --dp-shard 2 --local-batch-size 2
 ddp2 --dp-replicate 2 --dp-shard 1 --local-batch-size 4
 tp2 --tp 2 --local-batch-size 8
 pp2-1f1b --pp 2 --schedule 1F1B --local-batch-size 8 --microbatches 8
 pp2-interleaved --pp 2 --schedule Interleaved1F1B --local-batch-size 8 --microbatches 8
+cp2 --cp 2 --local-batch-size 8
+cp2-ring --cp 2 --local-batch-size 8 --set mesh.cp_rotate=ring
+one-long --seq-len 1024 --local-batch-size 8
+cp2-long --cp 2 --seq-len 1024 --local-batch-size 8
+cp2-ring-long --cp 2 --seq-len 1024 --local-batch-size 8 --set mesh.cp_rotate=ring
+one-tied --tied --local-batch-size 8
+pp2-tied --pp 2 --tied --schedule 1F1B --local-batch-size 8 --microbatches 8
 END
 done
 

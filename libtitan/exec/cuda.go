@@ -81,9 +81,11 @@ type gpuTensor struct {
 func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
 	t := gpuTensor{tensor: tensor{Type: s.Type, at: s.At, logical: s.Logical}}
 	known := true
-	switch s.Class {
+	switch s.Root().Class {
 	case plan.Arena:
 		t.p = m.arena + cuda.Ptr(s.Root().Offset)
+	case plan.Window:
+		t.p = m.peers.window + cuda.Ptr(s.Root().Offset+s.Start)
 	case plan.Const:
 		t.p = m.consts + cuda.Ptr(s.Root().Offset)
 	case plan.Param:
@@ -114,6 +116,9 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 		return nil, err
 	}
 	mem.peers = peers
+	if err := peers.openWindow(); err != nil {
+		return nil, err
+	}
 	for i := range prog.Constants {
 		work, err := bindCUDA(e, &prog.Constants[i], mem)
 		if err != nil {

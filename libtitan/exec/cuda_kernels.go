@@ -1,7 +1,6 @@
 package exec
 
 import (
-	"errors"
 	"math"
 
 	"titan/libtitan/device/cuda"
@@ -111,35 +110,22 @@ func gpuRope(c gpuCall) (cuda.Work, error) {
 	return c.e.Rope(x.DType, c.out[0].p, x.p, c.in[1].p, c.in[2].p, x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3], c.attr.(op.RopeAttr).Inverse)
 }
 
-// gpuAttnShape is one attention of consecutive queries over whole sequences of keys.
-func gpuAttnShape(c gpuCall, q, k gpuTensor) (cuda.AttnShape, error) {
-	a := c.attr.(op.AttentionAttr)
-	runs := queryRuns(q.tensor, k.Shape[1], a.Pieces)
-	if a.Ring || a.Pieces > 0 || len(runs) != 1 {
-		return cuda.AttnShape{}, errors.New("context parallelism on cuda is not there yet: plan with --cp 1")
-	}
+// gpuAttnShape is attention of consecutive queries over whole sequences of keys.
+func gpuAttnShape(q, k gpuTensor) cuda.AttnShape {
 	return cuda.AttnShape{
 		Batch: q.Shape[0], SeqQ: q.Shape[1], SeqK: k.Shape[1], Heads: q.Shape[2], KVHeads: k.Shape[2], HeadDim: q.Shape[3],
-		Scale: float32(1 / math.Sqrt(float64(q.Shape[3]))), QStart: runs[0].position,
-	}, nil
+		Scale: float32(1 / math.Sqrt(float64(q.Shape[3]))), QStart: q.at[1].Start,
+	}
 }
 
 func gpuAttention(c gpuCall) (cuda.Work, error) {
 	q, k, v := c.in[0], c.in[1], c.in[2]
-	s, err := gpuAttnShape(c, q, k)
-	if err != nil {
-		return nil, err
-	}
-	return c.e.Attention(q.DType, c.out[0].p, c.out[1].p, q.p, k.p, v.p, s)
+	return c.e.Attention(q.DType, c.out[0].p, c.out[1].p, q.p, k.p, v.p, gpuAttnShape(q, k))
 }
 
 func gpuAttentionBackward(c gpuCall) (cuda.Work, error) {
 	do, q, k, v, o, lse := c.in[0], c.in[1], c.in[2], c.in[3], c.in[4], c.in[5]
-	s, err := gpuAttnShape(c, q, k)
-	if err != nil {
-		return nil, err
-	}
-	return c.e.AttentionBackward(q.DType, c.out[0].p, c.out[1].p, c.out[2].p, do.p, q.p, k.p, v.p, o.p, lse.p, s)
+	return c.e.AttentionBackward(q.DType, c.out[0].p, c.out[1].p, c.out[2].p, do.p, q.p, k.p, v.p, o.p, lse.p, gpuAttnShape(q, k))
 }
 
 func gpuSwiGLU(c gpuCall) (cuda.Work, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"titan/libtitan/comm"
 	"titan/libtitan/device/cuda"
@@ -24,6 +25,10 @@ type Collectives interface {
 	// SendOn sends to a member, by its place in the group; RecvOn takes what was sent, in order.
 	SendOn(s *cuda.Stream, g comm.Group, what string, to int, x cuda.Span) (cuda.Work, error)
 	RecvOn(s *cuda.Stream, g comm.Group, what string, from int, x cuda.Span) (cuda.Work, error)
+	// OpenWindow takes bytes of memory that gathers of g, in place, fill beside what is computed. All ranks call it
+	// together, those that gather nothing with no bytes.
+	OpenWindow(ctx context.Context, g comm.Group, bytes int) (cuda.Ptr, error)
+	CloseWindow(p cuda.Ptr) error
 	// Sync waits for the stream, and ends when the job has failed elsewhere.
 	Sync(ctx context.Context, s *cuda.Stream) error
 }
@@ -37,15 +42,18 @@ type gpuPeers struct {
 	prog  *plan.Program
 	moves Collectives // nil: there is one rank
 	taken []cuda.Ptr
-	lanes map[string]*gpuLane
-	aside map[op.Move]*flights   // FSDP's moves, by what they do
-	own   map[plan.Tag]cuda.Span // sent to a stage of this rank
+	// window is where what is gathered by the plan's windows lies.
+	window cuda.Ptr
+	lanes  map[string]*gpuLane
+	round  *gpuLane               // of keys and values that go round; nil: none do
+	aside  map[op.Move]*flights   // FSDP's moves, by what they do
+	own    map[plan.Tag]cuda.Span // sent to a stage of this rank
 	// staged: it sends to other stages or receives from them, and is not recorded: how the branches of a graph run side by
 	// side is CUDA's choice, and one that waits for a peer might keep another from what the peer waits for.
 	staged bool
 }
 
-// gpuLane is what one stage sends another in one direction.
+// gpuLane is what one stage sends another in one direction, or what goes round.
 type gpuLane struct {
 	stream *cuda.Stream
 	ready  *cuda.Event // what is sent is in its place
@@ -72,6 +80,8 @@ func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, 
 			if sends(s) {
 				groups = append(groups, m.group)
 			}
+		case s.Kind == plan.Compute && goesRound(s):
+			groups = append(groups, p.ring())
 		}
 	}
 	if c == nil {
@@ -81,6 +91,24 @@ func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, 
 		return p, nil
 	}
 	return p, c.Open(context.Background(), groups)
+}
+
+// openWindow takes the memory of the plan's windows.
+func (p *gpuPeers) openWindow() (err error) {
+	if p.moves == nil {
+		return nil
+	}
+	var g comm.Group
+	for i := range p.prog.Steps {
+		s := &p.prog.Steps[i]
+		if s.Aside && slices.ContainsFunc(s.Out, func(o *plan.Slot) bool { return o.Class == plan.Window }) {
+			g = newMover(p.prog, s, make([]tensor, len(s.In)), make([]tensor, len(s.Out))).group
+			g.Name += aside(s)
+			break
+		}
+	}
+	p.window, err = p.moves.OpenWindow(context.Background(), g, p.prog.WindowBytes)
+	return err
 }
 
 // aside is the end of the names of groups whose moves run beside what is computed: a communicator does one thing after
@@ -121,6 +149,8 @@ func (p *gpuPeers) bind(s *plan.Step, c gpuCall, room cuda.Ptr) (w cuda.Work, ok
 	case s.Kind == plan.Compute && gpuMoves[op.Move(s.Node.Op.Name)] != nil:
 		m := &gpuMover{mover: newMover(p.prog, s, hostless(c.in), hostless(c.out)), gpuPeers: p, in: c.in, out: c.out, room: room}
 		w, err = p.bindMove(s, m)
+	case s.Kind == plan.Compute && meets(s):
+		w, err = p.bindMeeting(s, c, room)
 	default:
 		return nil, false, nil
 	}
@@ -190,23 +220,29 @@ func (p *gpuPeers) take(bytes int) (cuda.Span, error) {
 	return cuda.Span{P: at, Bytes: bytes}, nil
 }
 
+func newGPULane(e *cuda.Engine) (*gpuLane, error) {
+	l := &gpuLane{last: -1}
+	var err error
+	if l.stream, err = e.NewStream(true); err != nil {
+		return nil, err
+	}
+	if l.ready, err = e.NewEvent(false); err != nil {
+		return nil, err
+	}
+	l.done, err = e.NewEvent(false)
+	return l, err
+}
+
 // lane finds or makes the lane of a step that sends. Messages of a lane are not told apart, so their order must be that
 // in which they are taken.
 func (p *gpuPeers) lane(s *plan.Step) (*gpuLane, error) {
 	l := p.lanes[laneName(s)]
 	if l == nil {
-		l = &gpuLane{last: -1}
-		p.lanes[laneName(s)] = l
 		var err error
-		if l.stream, err = p.e.NewStream(true); err != nil {
+		if l, err = newGPULane(p.e); err != nil {
 			return nil, err
 		}
-		if l.ready, err = p.e.NewEvent(false); err != nil {
-			return nil, err
-		}
-		if l.done, err = p.e.NewEvent(false); err != nil {
-			return nil, err
-		}
+		p.lanes[laneName(s)] = l
 	}
 	if s.Tag.Microbatch <= l.last {
 		return nil, fmt.Errorf("exec: %s: sent after microbatch %d: a schedule that sends out of order is not run on cuda", s, l.last)
@@ -272,6 +308,11 @@ func (p *gpuPeers) sync(ctx context.Context) error {
 }
 
 func (p *gpuPeers) free() error {
+	if p.window != 0 {
+		if err := p.moves.CloseWindow(p.window); err != nil {
+			return err
+		}
+	}
 	for _, at := range p.taken {
 		if err := p.e.Free(at); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"titan/libtitan/comm"
 	"titan/libtitan/device/cpu"
@@ -12,34 +13,46 @@ import (
 	"titan/libtitan/plan"
 )
 
+// meeting is which queries of a cp rank attend to which keys of the others.
+type meeting struct {
+	ranks []int // of the group
+	me    int   // my place in it
+	batch int
+	shape cpu.AttnShape // of one row of the batch
+	runs  [][]queryRun  // by owner of a block: its rows at consecutive positions
+}
+
+func newMeeting(prog *plan.Program, a op.AttentionAttr, q, k tensor) meeting {
+	m := meeting{me: prog.Mesh.Index(prog.Coord, placement.CP), batch: q.Shape[0]}
+	group := prog.Mesh.Group(prog.Coord, placement.CP)
+	for i, rank := range group {
+		m.ranks = append(m.ranks, world(prog, prog.PP, rank))
+		block := q
+		block.at = slices.Clone(q.at)
+		block.at[1] = placement.Chunk(q.logical[1], len(group), i)
+		block.Shape = slices.Clone(q.Shape)
+		block.Shape[1] = block.at[1].Len
+		m.runs = append(m.runs, queryRuns(block, q.logical[1], a.Pieces))
+	}
+	m.shape = cpu.AttnShape{Batch: 1, Heads: q.Shape[2], KVHeads: k.Shape[2], HeadDim: q.Shape[3], Scale: float32(1 / math.Sqrt(float64(q.Shape[3])))}
+	return m
+}
+
 // ring is causal attention over keys and values that go round the cp ranks, block by block, in float32.
 type ring struct {
-	plan.Where
+	meeting
 	comm    comm.Comm
 	e       *cpu.Engine
-	ranks   []int // of the group
-	me      int   // my place in it
 	what    string
-	shape   cpu.AttnShape // of the local blocks
-	runs    [][]queryRun  // by owner of a block: its rows at consecutive positions
 	q, k, v tensor
 	room    *scratch
 }
 
 func (r *Runner) newRing(s *plan.Step, c call, q, k, v tensor) *ring {
-	pieces := c.attr.(op.AttentionAttr).Pieces
-	g := &ring{Where: r.prog.Where, comm: r.comm, e: c.e, q: q, k: k, v: v, room: c.room, what: fmt.Sprintf("ring %s %v", s.Node.FQN, s.Action)}
-	g.me = g.Mesh.Index(g.Coord, placement.CP)
-	for i, rank := range g.Mesh.Group(g.Coord, placement.CP) {
-		g.ranks = append(g.ranks, r.world(g.PP, rank))
-		block := q
-		block.at = append([]placement.Range(nil), q.at...)
-		block.at[1] = placement.Chunk(q.logical[1], len(g.Mesh.Group(g.Coord, placement.CP)), i)
-		g.runs = append(g.runs, queryRuns(block, q.logical[1], pieces))
-	}
-	g.shape = cpu.AttnShape{Batch: 1, Heads: q.Shape[2], KVHeads: k.Shape[2], HeadDim: q.Shape[3], Scale: float32(1 / math.Sqrt(float64(q.Shape[3])))}
-	return g
+	return &ring{meeting: newMeeting(r.prog, c.attr.(op.AttentionAttr), q, k), comm: r.comm, e: c.e, q: q, k: k, v: v, room: c.room, what: ringName(s)}
 }
+
+func ringName(s *plan.Step) string { return fmt.Sprintf("ring %s %v", s.Node.FQN, s.Action) }
 
 // turn gives a block of the previous rank for mine.
 func (g *ring) turn(ctx context.Context, step int, name string, x []float32) error {
@@ -87,14 +100,14 @@ func (g *ring) store(t tensor, x []float32) {
 
 // pairs calls f for every run of my queries and run of the keys of owner's block that may attend, in order, for each
 // row b of the batch. The shape has their positions and lengths, qRow and kRow are their first rows.
-func (g *ring) pairs(owner int, f func(b, qRow, kRow int, s cpu.AttnShape)) {
-	for b := range g.q.Shape[0] {
-		for _, qr := range g.runs[g.me] {
-			for _, kr := range g.runs[owner] {
+func (m *meeting) pairs(owner int, f func(b, qRow, kRow int, s cpu.AttnShape)) {
+	for b := range m.batch {
+		for _, qr := range m.runs[m.me] {
+			for _, kr := range m.runs[owner] {
 				if kr.position >= qr.position+qr.count {
 					continue
 				}
-				s := g.shape
+				s := m.shape
 				s.SeqQ, s.QStart, s.SeqK, s.KStart = qr.count, qr.position, kr.count, kr.position
 				f(b, qr.row, kr.row, s)
 			}

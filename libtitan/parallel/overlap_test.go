@@ -14,12 +14,18 @@ import (
 	"titan/libtitan/plan"
 )
 
-// fsdpProgram is two microbatches of four layers on two ranks, by a recipe of float8.
-func fsdpProgram(t *testing.T, recipe string) *plan.Program {
-	m := float8Manifest(recipe, manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1, EP: 1})
+// fsdpProgram is two microbatches of four layers on one of two ranks, by a recipe of float8.
+func fsdpProgram(t *testing.T, recipe string, rank int) *plan.Program {
+	return shardedProgram(t, recipe, rank, 2)
+}
+
+// shardedProgram is the same on one of ranks.
+func shardedProgram(t *testing.T, recipe string, rank, ranks int) *plan.Program {
+	m := float8Manifest(recipe, manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: ranks, CP: 1, TP: 1, EP: 1})
 	c, on := m.Model.Config, spread(m)
 	c.NumLayers = 4
-	st, err := trace(llama3.New(c), 0, 1, shape{rows: 4, seqLen: 8, dim: c.Dim, compute: dtype.BFloat16, float8: newFloat8(m, on)}, true)
+	c.VocabSize = 48
+	st, err := trace(llama3.New(c), 0, 1, shape{rows: 2 * ranks, seqLen: 8, dim: c.Dim, compute: dtype.BFloat16, float8: newFloat8(m, on)}, true)
 	require.NoError(t, err)
 	st, err = shard(st, on)
 	require.NoError(t, err)
@@ -30,7 +36,7 @@ func fsdpProgram(t *testing.T, recipe string) *plan.Program {
 			actions = append(actions, pipeline.Action{Kind: kind, Microbatch: i})
 		}
 	}
-	p, err := plan.Build(plan.Where{Mesh: on.Mesh}, []*plan.Stage{st}, actions, []int{0})
+	p, err := plan.Build(plan.Where{Mesh: on.Mesh, Coord: on.Mesh.Coord(rank)}, []*plan.Stage{st}, actions, []int{0})
 	require.NoError(t, err)
 	return p
 }
@@ -44,7 +50,7 @@ func TestOverlap(t *testing.T) {
 }
 
 func checkOverlap(t *testing.T, recipe string) {
-	before, after := fsdpProgram(t, recipe), fsdpProgram(t, recipe)
+	before, after := fsdpProgram(t, recipe, 0), fsdpProgram(t, recipe, 0)
 	after.Overlap()
 	require.Len(t, after.Steps, len(before.Steps))
 	order := func(p *plan.Program, keep func(s *plan.Step) bool) (names []string, at []int) {

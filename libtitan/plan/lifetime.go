@@ -1,6 +1,9 @@
 package plan
 
-import "sort"
+import (
+	"cmp"
+	"slices"
+)
 
 // lifetimes finds the first and last step that touches each arena slot. What the prologue makes is made again in the
 // next step, so it too ends with its last use.
@@ -24,12 +27,12 @@ func (b *builder) lifetimes() {
 			touch(st.Scratch, i)
 		}
 	}
-	used := b.prog.Slots[:0]
-	for _, s := range b.prog.Slots {
-		if seen[s] {
-			used = append(used, s)
-		}
-	}
-	b.prog.Slots = used
-	sort.SliceStable(used, func(i, j int) bool { return used[i].First < used[j].First })
+	b.prog.Slots, b.prog.Windows = inUse(b.prog.Slots, seen), inUse(b.prog.Windows, seen)
+}
+
+// inUse are the slots that a step touches, in order of First.
+func inUse(slots []*Slot, seen map[*Slot]bool) []*Slot {
+	slots = slices.DeleteFunc(slots, func(s *Slot) bool { return !seen[s] })
+	slices.SortStableFunc(slots, func(a, b *Slot) int { return cmp.Compare(a.First, b.First) })
+	return slots
 }

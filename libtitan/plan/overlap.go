@@ -12,6 +12,7 @@ import (
 // unit late. These moves are Aside; what they read lives until their results are used. It costs the memory of one more
 // unit of each.
 func (p *Program) Overlap() {
+	p.roomsOnDevice()
 	gathers := p.markAside()
 	steps := make([]Step, 0, len(p.Steps))
 	var late []Step
@@ -32,9 +33,14 @@ func (p *Program) Overlap() {
 		i += n
 	}
 	p.Steps = append(steps, late...)
+	p.relive()
+}
+
+// relive places what lives anew, after steps have changed.
+func (p *Program) relive() {
 	(&builder{prog: p}).lifetimes()
 	p.hold()
-	p.ArenaBytes = place(p.Slots)
+	p.ArenaBytes, p.WindowBytes = place(p.Slots), place(p.Windows)
 }
 
 // markAside finds the moves that can be Aside, and gives the places of the gathers.

@@ -47,11 +47,12 @@ const (
 	Labels              // of one microbatch
 	Scale               // one scalar a step
 	Loss                // one scalar a microbatch
+	Window              // planned: at an offset of the windows, the same on all ranks that gather together
 	NumClasses
 )
 
 func (c Class) String() string {
-	return [...]string{"activations", "params", "grads", "constants", "tokens", "labels", "scale", "loss"}[c]
+	return [...]string{"activations", "params", "grads", "constants", "tokens", "labels", "scale", "loss", "windows"}[c]
 }
 
 // Slot is a value's place in memory: Type is of what this rank holds of it.
@@ -64,7 +65,8 @@ type Slot struct {
 	FQN        string            // of the module whose node made it
 	Microbatch int
 	Of         *Slot // of a view: whose memory it is; nil: its own
-	Offset     int   // bytes from the start of the arena, or of the constants
+	Start      int   // of a view: bytes from the start of that
+	Offset     int   // bytes from the start of the arena, of the windows or of the constants
 	First      int   // the steps between which it is live, both included
 	Last       int
 }
@@ -83,7 +85,7 @@ type Kind uint8
 // The kinds of steps.
 const (
 	Compute    Kind = iota // run Node from In to Out
-	Accumulate             // Out[0] += In[0]
+	Accumulate             // Out[0] += In[0], or = In[0] where Add is not set
 	Send                   // In[0] to Peer
 	Recv                   // Out[0] from Peer
 )
@@ -115,7 +117,9 @@ type Program struct {
 	Constants    []Step   // run once, at load
 	Steps        []Step
 	Slots        []*Slot // all arena slots, in order of First
+	Windows      []*Slot // what is gathered by PlaceWindows, in order of First
 	ArenaBytes   int
+	WindowBytes  int
 	ConstBytes   int
 	GradsInArena bool // by PlaceGrads
 }
@@ -172,6 +176,9 @@ func (s *Step) String() string {
 	case Recv:
 		return fmt.Sprintf("recv %v from rank %d: %v", s.Action, s.Peer, s.Out[0].Type)
 	case Accumulate:
+		if s.Out[0].Class == Window {
+			return fmt.Sprintf("place %s: %v", s.In[0].Name, s.Out[0].Type)
+		}
 		return fmt.Sprintf("accumulate %s: %v", s.Out[0].Name, s.Out[0].Type)
 	}
 	return s.Node.String()

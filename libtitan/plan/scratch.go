@@ -85,3 +85,36 @@ func ringed(in, out []*Slot) int {
 	}
 	return n + roundUp(4*out[0].Shape[1]*out[0].Shape[2])
 }
+
+// roomsOnDevice gives attention under context parallelism the working memory that it needs on a GPU.
+func (p *Program) roomsOnDevice() {
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Kind != Compute || s.Scratch == nil {
+			continue
+		}
+		if a, ok := s.Node.Attr.(op.AttentionAttr); ok {
+			s.Scratch.Shape[0] = met(s.In, s.Out, a.Ring)
+		}
+	}
+}
+
+// met is the bytes of attention on a GPU whose runs of queries meet runs of keys one at a time: the sums in float32 of
+// what it makes, what one meeting makes of it and the statistics; where keys and values go round, two blocks of them
+// that come, and a second of their gradients.
+func met(in, out []*Slot, ring bool) int {
+	q, kv := in[0], in[1:3]
+	if len(out) == 3 {
+		q, kv = in[1], in[2:4]
+	}
+	n := 2*roundUp(4*q.NumElements()) + roundUp(4*q.NumElements()/max(1, q.Shape[3]))
+	for _, s := range kv {
+		if ring {
+			n += 2 * roundUp(s.Bytes())
+		}
+		if len(out) == 3 {
+			n += 3 * roundUp(4*s.NumElements())
+		}
+	}
+	return n
+}

@@ -155,7 +155,7 @@ func (r *run) fitsGPU() error {
 		return err
 	}
 	r.programs[me] = prog
-	need := int64(prog.ArenaBytes + prog.ConstBytes) // gradients included
+	need := int64(prog.ArenaBytes + prog.WindowBytes + prog.ConstBytes) // gradients included
 	for _, h := range r.job.Held(me) {
 		need += 12 * h.NumElements()
 	}
@@ -165,7 +165,7 @@ func (r *run) fitsGPU() error {
 	}
 	defer leave()
 	r.Log.Debug(fmt.Sprintf("plan: needs %.2fGiB of the GPU: %.2f for parameters and moments, %.2f for the step, %.2f for what is computed once a step",
-		gib(need), gib(need-int64(prog.ArenaBytes+prog.ConstBytes)), gib(int64(prog.ArenaBytes)), gib(int64(prog.ConstBytes))))
+		gib(need), gib(need-int64(prog.ArenaBytes+prog.WindowBytes+prog.ConstBytes)), gib(int64(prog.ArenaBytes+prog.WindowBytes)), gib(int64(prog.ConstBytes))))
 	free, _, err := r.gpu.MemInfo()
 	if err == nil && need > int64(free) {
 		err = exit.Input.Errorf("memory: the step needs %s, %s has %s left: plan a smaller model, sequence or batch, or checkpoint activations", manifest.FormatBytes(need), r.gpu.Name, manifest.FormatBytes(int64(free)))

@@ -68,8 +68,11 @@ func (b *binding) fail(format string, args ...any) {
 	}
 }
 
-func (b *binding) add(name string, fn uintptr, args ...uintptr) {
-	b.calls = append(b.calls, ncclCall{name, fn, append(args, b.handle, b.stream.Handle())})
+func (b *binding) add(name string, fn uintptr, args ...uintptr) { b.addOn(b.handle, name, fn, args...) }
+
+// addOn adds a call on a communicator.
+func (b *binding) addOn(handle uintptr, name string, fn uintptr, args ...uintptr) {
+	b.calls = append(b.calls, ncclCall{name, fn, append(args, handle, b.stream.Handle())})
 }
 
 // give and take are one direction between this rank and member i; of nothing, nothing is sent.
@@ -103,7 +106,8 @@ func (b *binding) fits(spans []cuda.Span) bool {
 	return b.bad == nil
 }
 
-// AllGatherOn gathers tensors over g. Equal parts that follow each other in memory go by NCCL's own, others by sends.
+// AllGatherOn gathers tensors over g. Equal parts that follow each other in memory go by NCCL's own, others by sends;
+// those that lie in a window of g, this rank's in its place, by copy engines.
 func (r *Rank) AllGatherOn(s *cuda.Stream, g comm.Group, what string, tensors ...cuda.Gathered) (cuda.Work, error) {
 	b := r.begin(s, g, "all_gather", what)
 	for _, t := range tensors {
@@ -115,7 +119,7 @@ func (r *Rank) AllGatherOn(s *cuda.Stream, g comm.Group, what string, tensors ..
 			b.gatherUneven(t)
 		case t.Mine.Bytes > 0:
 			b.entry.bytes += t.Mine.Bytes
-			b.add("ncclAllGather", b.lib.allGather, uintptr(t.Mine.P), uintptr(t.Out[0].P), uintptr(t.Mine.Bytes), bytesType)
+			b.addOn(b.windowOf(t), "ncclAllGather", b.lib.allGather, uintptr(t.Mine.P), uintptr(t.Out[0].P), uintptr(t.Mine.Bytes), bytesType)
 		}
 	}
 	return b.done()

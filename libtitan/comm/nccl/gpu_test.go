@@ -41,7 +41,10 @@ func TestMain(m *testing.M) {
 
 // onDevice are the cases that need a device.
 var onDevice = map[string]func(ctx context.Context, r *Rank) error{
-	"collectives": collectives, "graph": inAGraph, "absent": absent, "killed": killed, "speed": speed,
+	"collectives": collectives, "graph": inAGraph, "killed": killed,
+	"absent":               func(ctx context.Context, r *Rank) error { return absent(ctx, r, false) },
+	"absent from a window": func(ctx context.Context, r *Rank) error { return absent(ctx, r, true) },
+	"windows":              inWindows, "windows in a graph": windowsInAGraph, "bandwidth": bandwidth, "host": onTheHost,
 }
 
 func rank(name string) int {
@@ -133,7 +136,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestOnDevice(t *testing.T) {
-	for _, name := range []string{"collectives", "graph"} {
+	for _, name := range []string{"collectives", "graph", "windows", "windows in a graph"} {
 		for size := 1; size <= 8; size *= 2 {
 			t.Run(fmt.Sprintf("%s/%d ranks", name, size), func(t *testing.T) {
 				errs, codes, out := job(t, name, size)
@@ -149,10 +152,14 @@ func TestOnDevice(t *testing.T) {
 
 // A collective to which a rank does not come ends all ranks, with its name.
 func TestAbsentRank(t *testing.T) {
-	errs, codes, out := job(t, "absent", 2)
-	for r := range errs {
-		require.Contains(t, errs[r], "rank 0: all_reduce layers.7 (tp [0 1]): not done after 1s", "rank %d: %s", r, out)
-		require.Equal(t, int(exit.Lost), codes[r])
+	for name, what := range map[string]string{"absent": "all_reduce", "absent from a window": "all_gather"} {
+		t.Run(name, func(t *testing.T) {
+			errs, codes, out := job(t, name, 2)
+			for r := range errs {
+				require.Contains(t, errs[r], "rank 0: "+what+" layers.7 (tp [0 1]): not done after 1s", "rank %d: %s", r, out)
+				require.Equal(t, int(exit.Lost), codes[r])
+			}
+		})
 	}
 }
 
@@ -162,14 +169,6 @@ func TestKilledRank(t *testing.T) {
 	require.Contains(t, errs[0], "rank 0: rank 1 is gone: its process ended without a word", out)
 	require.Equal(t, int(exit.Lost), codes[0])
 	require.Less(t, time.Since(began), 30*time.Second)
-}
-
-func TestSpeed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("SKIPPED: it measures for seconds: make gpu runs it")
-	}
-	_, _, out := job(t, "speed", 2)
-	t.Log("\n" + out)
 }
 
 // bench is what a case works with: a stream, and memory that is filled with what must not stay.
@@ -543,7 +542,7 @@ func inAGraph(ctx context.Context, r *Rank) error {
 }
 
 // absent: rank 0 waits on the device for rank 1, which waits on the host for rank 0.
-func absent(ctx context.Context, r *Rank) error {
+func absent(ctx context.Context, r *Rank, windowed bool) error {
 	tp := comm.Group{Name: "tp", Ranks: []int{0, 1}}
 	b, err := newBench(ctx, r, tp)
 	if err != nil {
@@ -553,9 +552,16 @@ func absent(ctx context.Context, r *Rank) error {
 	if err != nil {
 		return err
 	}
+	whole, err := b.window(ctx, tp, 1<<20, windowed)
+	if err != nil {
+		return err
+	}
 	var works []cuda.Work
 	for _, what := range []string{"layers.6", "layers.7"} {
 		w, err := r.AllReduceOn(b.s, tp, what, dtype.Float32, comm.Sum, cuda.Reduced{In: x, Out: x})
+		if windowed {
+			w, err = r.AllGatherOn(b.s, tp, what, inPlace(whole, r.Rank(), 2))
+		}
 		if err != nil {
 			return err
 		}
@@ -591,46 +597,4 @@ func killed(ctx context.Context, r *Rank) error {
 		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
 	return errors.Join(sum(), r.Sync(ctx, b.s))
-}
-
-// speed measures the host's exchanges, whose long bodies go through the device, and the collectives.
-func speed(ctx context.Context, r *Rank) error {
-	if err := commtest.Measure(ctx, r, os.Stdout); r.Rank() == 0 && err != nil {
-		return err
-	}
-	b, err := newBench(ctx, r)
-	if err != nil {
-		return err
-	}
-	for _, n := range []int{1 << 12, 1 << 20, 64 << 20, 1 << 30} {
-		x, err := b.blank(n)
-		if err != nil {
-			return err
-		}
-		sum, err := r.AllReduceOn(b.s, b.world, "sum", dtype.BFloat16, comm.Sum, cuda.Reduced{In: x, Out: x})
-		if err != nil {
-			return err
-		}
-		const times = 20
-		var took time.Duration
-		for range 2 {
-			began := time.Now()
-			for range times {
-				if err := sum(); err != nil {
-					return err
-				}
-			}
-			if err := r.Sync(ctx, b.s); err != nil {
-				return err
-			}
-			took = time.Since(began) / times
-		}
-		if r.Rank() == 0 {
-			fmt.Printf("all_reduce of %d KiB on the device: %v, %.1f GB/s\n", n>>10, took, float64(n)/took.Seconds()/1e9)
-		}
-		if err := b.dev.Free(x.P); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -31,7 +31,7 @@ func (r *Rank) Open(ctx context.Context, groups []comm.Group) error {
 			missing = append(missing, g)
 		}
 	}
-	all, err := r.exchange(ctx, missing)
+	all, err := exchange(ctx, r, "groups", missing)
 	if err != nil {
 		return err
 	}
@@ -54,14 +54,8 @@ func (r *Rank) find(g comm.Group) *communicator {
 
 // openRound makes the communicators of groups that share no rank.
 func (r *Rank) openRound(round []comm.Group) error {
-	const noColor = -1
-	color, key, mine := noColor, 0, -1
-	for i, g := range round {
-		if at := slices.Index(g.Ranks, r.Rank()); at >= 0 {
-			color, key, mine = i, at, i
-		}
-	}
-	handle, err := r.split(color, key)
+	color, key, mine := r.colorIn(round)
+	handle, err := r.split(color, key, newConfig())
 	if err != nil || mine < 0 {
 		return err
 	}
@@ -72,13 +66,24 @@ func (r *Rank) openRound(round []comm.Group) error {
 	return r.connect(c)
 }
 
+// colorIn is what this rank gives split to be in its group of a round, which is mine; -1: it is in none.
+func (r *Rank) colorIn(round []comm.Group) (color, key, mine int) {
+	for i, g := range round {
+		if at := slices.Index(g.Ranks, r.Rank()); at >= 0 {
+			return i, at, i
+		}
+	}
+	const noColor = -1
+	return noColor, 0, -1
+}
+
 // split cuts the world's communicator; all its ranks do so together.
-func (r *Rank) split(color, key int) (uintptr, error) {
+func (r *Rank) split(color, key int, how *config) (uintptr, error) {
 	r.mu.Lock()
 	world := r.comms[0]
 	r.mu.Unlock()
 	return r.join("ncclCommSplit", func(c *uintptr) int32 {
-		return call(r.lib.split, world, uintptr(color), uintptr(key), uintptr(ref(c)), uintptr(ref(newConfig())))
+		return call(r.lib.split, world, uintptr(color), uintptr(key), uintptr(ref(c)), uintptr(ref(how)))
 	})
 }
 
@@ -107,31 +112,31 @@ func (r *Rank) connect(c *communicator) error {
 	return cmp.Or(err, s.Close(), r.dev.Free(p))
 }
 
-// exchange gives what each rank asks for, by rank.
-func (r *Rank) exchange(ctx context.Context, groups []comm.Group) ([][]comm.Group, error) {
-	mine, err := json.Marshal(groups)
+// exchange gives what each rank has to say, by rank.
+func exchange[T any](ctx context.Context, r *Rank, what string, mine T) ([]T, error) {
+	said, err := json.Marshal(mine)
 	if err != nil {
 		return nil, err
 	}
-	world := comm.Group{Name: "groups", Ranks: comm.World(r.Size()).Ranks}
+	world := comm.Group{Name: what, Ranks: comm.World(r.Size()).Ranks}
 	lengths, texts := make([][]byte, r.Size()), make([][]byte, r.Size())
 	for i := range lengths {
 		lengths[i] = make([]byte, 8)
 	}
-	length := binary.LittleEndian.AppendUint64(nil, uint64(len(mine)))
-	if err := r.AllGather(ctx, world, "lengths of groups", comm.Gathered{Mine: length, Out: lengths}); err != nil {
+	length := binary.LittleEndian.AppendUint64(nil, uint64(len(said)))
+	if err := r.AllGather(ctx, world, "lengths of "+what, comm.Gathered{Mine: length, Out: lengths}); err != nil {
 		return nil, err
 	}
 	for i, n := range lengths {
 		texts[i] = make([]byte, binary.LittleEndian.Uint64(n))
 	}
-	if err := r.AllGather(ctx, world, "groups", comm.Gathered{Mine: mine, Out: texts}); err != nil {
+	if err := r.AllGather(ctx, world, what, comm.Gathered{Mine: said, Out: texts}); err != nil {
 		return nil, err
 	}
-	all := make([][]comm.Group, r.Size())
+	all := make([]T, r.Size())
 	for i, text := range texts {
 		if err := json.Unmarshal(text, &all[i]); err != nil {
-			return nil, fmt.Errorf("groups of rank %d: %w", i, err)
+			return nil, fmt.Errorf("%s of rank %d: %w", what, i, err)
 		}
 	}
 	return all, nil

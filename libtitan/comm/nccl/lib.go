@@ -16,6 +16,9 @@ import (
 // oldest is the first release whose communicators are made from an id in memory (ncclCommInitRankScalable).
 const oldest = 22304
 
+// firstZeroCTA is the first release whose gathers in windows go by copy engines, where a communicator asks for that.
+const firstZeroCTA = 22800
+
 const fix = "pip install nvidia-nccl-cu13, or install libnccl2"
 
 // lib holds the functions of libnccl, and one of the driver's.
@@ -26,6 +29,7 @@ type lib struct {
 	asyncError, groupStart, groupEnd            uintptr
 	allGather, reduceScatter, allReduce, reduce uintptr
 	send, recv                                  uintptr
+	memAlloc, memFree, register, deregister     uintptr // 0: the library is too old for windows
 	writeValue                                  uintptr // cuStreamWriteValue32
 }
 
@@ -50,6 +54,15 @@ func open() (*lib, error) {
 	}
 	if l.version = int(version); l.version < oldest {
 		return nil, exit.Lost.Errorf("nccl: version %d was found, 2.23.4 or later is needed: %s", version, fix)
+	}
+	if l.version >= firstZeroCTA {
+		err = cuda.Bind("NCCL", []string{"libnccl.so.2"}, fix, map[string]*uintptr{
+			"ncclMemAlloc": &l.memAlloc, "ncclMemFree": &l.memFree,
+			"ncclCommWindowRegister": &l.register, "ncclCommWindowDeregister": &l.deregister,
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	return l, cuda.Bind("NVIDIA driver", []string{"libcuda.so.1"}, "install NVIDIA's driver", map[string]*uintptr{"cuStreamWriteValue32_v2": &l.writeValue})
 }
@@ -105,6 +118,9 @@ type config struct {
 	commName                                                   uintptr
 	collnet, policy, shrinkShare, nvlsCTAs, channels, nvlSched int32
 }
+
+// zeroCTA is NCCL_CTA_POLICY_ZERO: no multiprocessor is taken where copy engines can move what is asked for.
+const zeroCTA = 2
 
 func newConfig() *config {
 	const unset = math.MinInt32

@@ -34,11 +34,12 @@ type Rank struct {
 	rounds  atomic.Int64 // how often Sync was called
 	words   *cuda.Host   // the lanes' counters
 
-	mu     sync.Mutex
-	comms  []uintptr // ncclComm_t, all of them, the world's first
-	groups map[string]*communicator
-	lanes  map[*cuda.Stream]*lane
-	order  []*lane
+	mu      sync.Mutex
+	comms   []uintptr // ncclComm_t, all of them, the world's first
+	groups  map[string]*communicator
+	windows []*window
+	lanes   map[*cuda.Stream]*lane
+	order   []*lane
 }
 
 // Check reports why this process cannot be a rank: how it was started, a library that is not there.
@@ -145,7 +146,7 @@ func (r *Rank) start(ctx context.Context) (err error) {
 		return err
 	}
 	// Bodies have a communicator of their own: what is on another must not wait for them.
-	own, err := r.split(0, r.Rank())
+	own, err := r.split(0, r.Rank(), newConfig())
 	if err != nil {
 		return err
 	}

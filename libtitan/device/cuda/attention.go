@@ -44,11 +44,15 @@ func (e *Engine) AttentionBackward(t dtype.DType, dq, dk, dv, do, q, k, v, o, ls
 	return e.tiledAttentionBackward(t, dq, dk, dv, do, q, k, v, o, lse, s)
 }
 
-// fused reports whether cuDNN's graph describes the shape: whole sequences, in the lengths and head dims that both
-// its forward and its backward take without padding.
+// fused reports whether cuDNN's graph describes the shape: queries that meet their own keys, or see all keys, in the
+// lengths and head dims that both its forward and its backward take without padding.
 func (s AttnShape) fused() bool {
-	return s.Batch > 0 && s.SeqQ == s.SeqK && s.SeqK > 0 && s.SeqK%128 == 0 && s.QStart == s.KStart && s.HeadDim%8 == 0 && s.HeadDim <= 128
+	own := s.SeqQ == s.SeqK && s.QStart == s.KStart
+	return s.Batch > 0 && (own || s.seesAll()) && s.SeqQ > 0 && s.SeqQ%128 == 0 && s.SeqK%128 == 0 && s.HeadDim%8 == 0 && s.HeadDim <= 128
 }
+
+// seesAll reports whether the first query sees the last key.
+func (s AttnShape) seesAll() bool { return s.SeqK > 0 && s.KStart+s.SeqK-1 <= s.QStart }
 
 // tiled is how our own kernel runs a shape.
 type tiled struct {

@@ -21,7 +21,8 @@ const (
 // is [batch, rows, heads, columns].
 type attnGraph struct {
 	*builder
-	b, s, hq, hk, d int64
+	b, sq, sk, hq, hk, d int64
+	masked               bool // causal; else all queries see all keys
 }
 
 func (e *Engine) attnPlan(s AttnShape, backward bool) (*dnnPlan, error) {
@@ -29,11 +30,13 @@ func (e *Engine) attnPlan(s AttnShape, backward bool) (*dnnPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	key := dnnKey{s, backward}
+	masked := !s.seesAll()
+	s.QStart, s.KStart = 0, 0
+	key := dnnKey{s, masked, backward}
 	if p := lib.plans[key]; p != nil {
 		return p, nil
 	}
-	g := attnGraph{lib.builder(), int64(s.Batch), int64(s.SeqQ), int64(s.Heads), int64(s.KVHeads), int64(s.HeadDim)}
+	g := attnGraph{lib.builder(), int64(s.Batch), int64(s.SeqQ), int64(s.SeqK), int64(s.Heads), int64(s.KVHeads), int64(s.HeadDim), masked}
 	if backward {
 		g.backward(s.Scale, e.Deterministic)
 	} else {
@@ -73,17 +76,20 @@ func (e *Engine) fusedAttentionBackward(dq, dk, dv, do, q, k, v, o, lse Ptr, s A
 	return e.bindPlan(p, "cuDNN attention backward", tensors)
 }
 
-func (g *attnGraph) scores() dims { return dims{g.b, g.hq, g.s, g.s} }
-func (g *attnGraph) rows() dims   { return dims{g.b, g.hq, g.s, 1} }
-func (g *attnGraph) full() dims   { return dims{g.b, g.hq, g.s, g.d} }
+func (g *attnGraph) scores() dims { return dims{g.b, g.hq, g.sq, g.sk} }
+func (g *attnGraph) rows() dims   { return dims{g.b, g.hq, g.sq, 1} }
 
-func (g *attnGraph) heads(h, id int64) dnnTensor {
-	return g.tensor(dnnBF16, dims{g.b, h, g.s, g.d}, dims{g.s * h * g.d, g.d, h * g.d, 1}, id, false)
+// queries and keys are tensors in memory with a row for each.
+func (g *attnGraph) queries(id int64) dnnTensor { return g.heads(g.hq, g.sq, id) }
+func (g *attnGraph) keys(id int64) dnnTensor    { return g.heads(g.hk, g.sk, id) }
+
+func (g *attnGraph) heads(h, s, id int64) dnnTensor {
+	return g.tensor(dnnBF16, dims{g.b, h, s, g.d}, dims{s * h * g.d, g.d, h * g.d, 1}, id, false)
 }
 
-// transposed is the same memory with rows and columns exchanged: the second operand of a product.
-func (g *attnGraph) transposed(h, id int64) dnnTensor {
-	return g.tensor(dnnBF16, dims{g.b, h, g.d, g.s}, dims{g.s * h * g.d, g.d, 1, h * g.d}, id, false)
+// transposed are keys with rows and columns exchanged: the second operand of a product.
+func (g *attnGraph) transposed(id int64) dnnTensor {
+	return g.tensor(dnnBF16, dims{g.b, g.hk, g.d, g.sk}, dims{g.sk * g.hk * g.d, g.d, 1, g.hk * g.d}, id, false)
 }
 
 func (g *attnGraph) perRow(id int64) dnnTensor {
@@ -92,6 +98,9 @@ func (g *attnGraph) perRow(id int64) dnnTensor {
 
 // causal keeps scores where row >= column and sets the others to minus infinity.
 func (g *attnGraph) causal(score dnnTensor) dnnTensor {
+	if !g.masked {
+		return score
+	}
 	row := g.pointwise(opIndex, dnnFloat, 2, g.virtual(dnnInt32, score.sizes), score)
 	column := g.pointwise(opIndex, dnnFloat, 3, g.virtual(dnnInt32, score.sizes), score)
 	keep := g.pointwise(opNotLess, dnnBool, 0, g.virtual(dnnBool, score.sizes), row, column)
@@ -100,7 +109,7 @@ func (g *attnGraph) causal(score dnnTensor) dnnTensor {
 
 // forward is o = softmax(scale·q·kᵀ)·v with its log-sum-exp. The engines know the graph by its order.
 func (g *attnGraph) forward(scale float32) {
-	q, kT, v := g.heads(g.hq, idQ), g.transposed(g.hk, idK), g.heads(g.hk, idV)
+	q, kT, v := g.queries(idQ), g.transposed(idK), g.keys(idV)
 	s := g.virtual(dnnFloat, g.scores())
 	g.matmul(q, kT, s)
 	s = g.causal(g.float(opMul, s, g.scalar(scale)))
@@ -109,17 +118,17 @@ func (g *attnGraph) forward(scale float32) {
 	sum := g.reduce(reduceSum, e, g.virtual(dnnFloat, g.rows()))
 	g.pointwise(opAdd, dnnFloat, 0, g.perRow(idLSE), top, g.float(opLog, sum))
 	p := g.pointwise(opDiv, dnnFloat, 0, g.virtual(dnnBF16, g.scores()), e, sum)
-	g.matmul(p, v, g.heads(g.hq, idO))
+	g.matmul(p, v, g.queries(idO))
 }
 
 // backward computes the scores again. dq is summed in a float accumulator by many blocks at once, whose order varies,
 // or, deterministic, by one product at its end.
 func (g *attnGraph) backward(scale float32, deterministic bool) {
-	scoresT := dims{g.hq * g.s * g.s, g.s * g.s, 1, g.s}
-	q, kT, vT := g.heads(g.hq, idQ), g.transposed(g.hk, idK), g.transposed(g.hk, idV)
-	o, do := g.heads(g.hq, idO), g.heads(g.hq, idDO)
+	q, kT, vT := g.queries(idQ), g.transposed(idK), g.transposed(idV)
+	o, do := g.queries(idO), g.queries(idDO)
 	factor := g.scalar(scale)
-	t := g.tensor(dnnFloat, g.full(), dims{g.hq * g.s * g.d, g.s * g.d, g.hq * g.d, 1}, 0, false)
+	perQuery := dims{g.b, g.hq, g.sq, g.d}
+	t := g.tensor(dnnFloat, perQuery, dims{g.hq * g.sq * g.d, g.sq * g.d, g.hq * g.d, 1}, 0, false)
 	g.pointwise(opMul, dnnFloat, 0, t, do, o)
 	sum := g.reduce(reduceSum, t, g.virtual(dnnFloat, g.rows()))
 	delta := g.pointwise(opMul, dnnFloat, 0, g.perRow(idDelta), sum, g.scalar(1))
@@ -129,24 +138,27 @@ func (g *attnGraph) backward(scale float32, deterministic bool) {
 	s = g.float(opSub, g.float(opMul, s, factor), g.perRow(idLSE))
 	p := g.float(opExp, g.causal(s))
 	// dv = pᵀ·do
-	pT := g.reshape(p, g.tensor(dnnBF16, g.scores(), scoresT, 0, false))
-	g.perGroup(pT, do, g.heads(g.hk, idDV))
+	g.perGroup(g.flipped(p), do, g.keys(idDV))
 	// ds = p·(do·vᵀ - delta)·scale, dk = dsᵀ·q
 	dp := g.virtual(dnnFloat, g.scores())
 	g.matmul(do, vT, dp)
 	ds := g.float(opMul, g.float(opMul, g.float(opSub, dp, delta), p), factor)
-	dsT := g.reshape(ds, g.tensor(dnnBF16, g.scores(), scoresT, 0, false))
-	g.perGroup(dsT, q, g.heads(g.hk, idDK))
+	g.perGroup(g.flipped(ds), q, g.keys(idDK))
 	// dq = ds·k
-	k := g.reshape(kT, g.tensor(dnnFloat, dims{g.b, g.hk, g.s, g.d}, dims{g.s * g.hk * g.d, g.d, g.hk * g.d, 1}, 0, false))
-	dq := g.heads(g.hq, idDQ)
+	k := g.reshape(kT, g.tensor(dnnFloat, dims{g.b, g.hk, g.sk, g.d}, dims{g.sk * g.hk * g.d, g.d, g.hk * g.d, 1}, 0, false))
+	dq := g.queries(idDQ)
 	if deterministic {
 		g.matmul(ds, k, dq)
 		return
 	}
-	acc := g.tensor(dnnFloat, g.full(), g.full().dense(), idSumDQ, false)
+	acc := g.tensor(dnnFloat, perQuery, perQuery.dense(), idSumDQ, false)
 	g.matmul(ds, k, acc)
 	g.pointwise(opIdentity, dnnFloat, 0, dq, acc)
+}
+
+// flipped are scores in bfloat16 with rows and columns exchanged.
+func (g *attnGraph) flipped(scores dnnTensor) dnnTensor {
+	return g.reshape(scores, g.tensor(dnnBF16, dims{g.b, g.hq, g.sk, g.sq}, dims{g.hq * g.sq * g.sk, g.sq * g.sk, 1, g.sk}, 0, false))
 }
 
 // perGroup multiplies and, with fewer key heads than query heads, adds the heads of each group.
@@ -155,7 +167,7 @@ func (g *attnGraph) perGroup(x, y, out dnnTensor) {
 		g.matmul(x, y, out)
 		return
 	}
-	all := g.virtual(dnnBF16, g.full())
+	all := g.virtual(dnnBF16, dims{g.b, g.hq, g.sk, g.d})
 	g.matmul(x, y, all)
 	g.reduce(reduceSum, all, out)
 }

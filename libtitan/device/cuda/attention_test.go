@@ -77,6 +77,10 @@ func TestFusedAttention(t *testing.T) {
 			attnShape(1, 512, 512, 4, 2, 128, 0, 0),
 			attnShape(2, 384, 384, 8, 2, 64, 0, 0),
 			attnShape(1, 1024, 1024, 2, 1, 128, 0, 0),
+			attnShape(1, 256, 256, 4, 2, 64, 512, 512), // a later part of a sequence meets itself
+			attnShape(1, 256, 512, 4, 2, 64, 512, 0),   // it meets what is before
+			attnShape(1, 512, 128, 4, 4, 128, 128, 0),
+			attnShape(1, 128, 1024, 8, 1, 128, 4096, 1024),
 		} {
 			t.Run(fmt.Sprint(s, deterministic), func(t *testing.T) {
 				e := gpu(t)
@@ -106,11 +110,59 @@ func TestFusedAttention(t *testing.T) {
 
 // Attention chooses between the two.
 func TestFusedShapes(t *testing.T) {
-	require.True(t, attnShape(1, 256, 256, 4, 2, 64, 0, 0).fused())
+	for _, s := range []AttnShape{attnShape(1, 256, 256, 4, 2, 64, 0, 0), attnShape(1, 128, 256, 4, 2, 64, 256, 0), attnShape(1, 256, 128, 4, 2, 64, 127, 0)} {
+		require.True(t, s.fused(), s)
+	}
 	for _, s := range []AttnShape{
 		attnShape(1, 100, 100, 4, 2, 64, 0, 0), attnShape(1, 256, 256, 4, 2, 20, 0, 0), attnShape(1, 256, 256, 4, 2, 256, 0, 0),
-		attnShape(1, 128, 256, 4, 2, 64, 128, 0),
+		attnShape(1, 128, 256, 4, 2, 64, 128, 0), attnShape(1, 256, 128, 4, 2, 64, 126, 0),
 	} {
 		require.False(t, s.fused(), s)
+	}
+}
+
+// Attention of parts joined, and the sums of their gradients, are those of the whole: runs of queries over the keys
+// before them and over themselves.
+func TestJoinedAttention(t *testing.T) {
+	for _, whole := range []AttnShape{attnShape(1, 512, 512, 4, 2, 64, 0, 0), attnShape(1, 96, 96, 3, 1, 10, 0, 0), attnShape(1, 384, 384, 2, 2, 128, 0, 0)} {
+		each(t, fmt.Sprint(whole), func(t *testing.T, kind dtype.DType) {
+			e := gpu(t)
+			a := newAttnArrays(t, e, kind, whole)
+			n, run := whole.SeqQ, whole.SeqQ/4
+			wide, narrow := whole.Heads*whole.HeadDim, whole.KVHeads*whole.HeadDim
+			at := func(x array, row, width int) Ptr { return x.p + Ptr(row*width*x.kind.Size()) }
+			sums := []array{blank(t, e, dtype.Float32, n*wide), put(t, e, dtype.Float32, make([]float64, n*wide)), put(t, e, dtype.Float32, make([]float64, n*narrow)), put(t, e, dtype.Float32, make([]float64, n*narrow))}
+			o, dq, dk, dv := sums[0], sums[1], sums[2], sums[3]
+			part, stats, partQ, partK, partV := blank(t, e, kind, n*wide), blank(t, e, dtype.Float32, n*whole.Heads), blank(t, e, kind, n*wide), blank(t, e, kind, n*narrow), blank(t, e, kind, n*narrow)
+			pairs := func(f func(s AttnShape, first bool)) {
+				for q := 0; q < n; q += run {
+					for _, k := range [][2]int{{q, q + run}, {0, q}} {
+						s := whole
+						if s.SeqQ, s.SeqK, s.QStart, s.KStart = run, k[1]-k[0], q, k[0]; s.SeqK > 0 {
+							f(s, k[0] == q)
+						}
+					}
+				}
+			}
+			pairs(func(s AttnShape, first bool) {
+				does(t)(e.Attention(kind, part.p, stats.p, at(a.q, s.QStart, wide), at(a.k, s.KStart, narrow), at(a.v, s.KStart, narrow), s))
+				does(t)(e.JoinAttention(kind, at(o, s.QStart, wide), a.lse.p+Ptr(4*s.QStart), n, part.p, stats.p, run, s.Heads, s.HeadDim, first))
+			})
+			if kind == dtype.Float32 {
+				require.NoError(t, e.Stream.Copy(a.o.p, o.p, 4*n*wide))
+			} else {
+				does(t)(e.Cast(kind, a.o.p, dtype.Float32, o.p, n*wide))
+			}
+			pairs(func(s AttnShape, _ bool) {
+				require.NoError(t, e.Stream.CopyRows(stats.p, 4*run, a.lse.p+Ptr(4*s.QStart), 4*n, 4*run, s.Heads))
+				of := func(x array) Ptr { return at(x, s.QStart, wide) }
+				does(t)(e.AttentionBackward(kind, partQ.p, partK.p, partV.p, of(a.do), of(a.q), at(a.k, s.KStart, narrow), at(a.v, s.KStart, narrow), of(a.o), stats.p, s))
+				does(t)(e.AddTo(kind, at(dq, s.QStart, wide), partQ.p, run*wide))
+				does(t)(e.AddTo(kind, at(dk, s.KStart, narrow), partK.p, s.SeqK*narrow))
+				does(t)(e.AddTo(kind, at(dv, s.KStart, narrow), partV.p, s.SeqK*narrow))
+			})
+			a.dq, a.dk, a.dv = dq, dk, dv
+			a.check(t, whole)
+		})
 	}
 }

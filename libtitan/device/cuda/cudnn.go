@@ -17,8 +17,8 @@ type dnn struct {
 }
 
 type dnnKey struct {
-	shape    AttnShape
-	backward bool
+	shape            AttnShape // without positions
+	masked, backward bool
 }
 
 // dnnPlan is a graph that cuDNN has an engine for, and the ids of the tensors that it wants the addresses of.
