@@ -48,7 +48,7 @@ func tool() app.Tool {
 			Flags:    slices.Concat(eval.job(), eval.loading(), eval.evaluation()),
 			Run:      func(ctx context.Context, e *app.Env) error { return evalVerb(ctx, e, &eval) },
 			Manifest: true,
-		}},
+		}, benchVerb()},
 	}
 }
 
