@@ -16,7 +16,7 @@ var rooms = [][]string{
 	{"nn", "pass", "plan", "device/cpu", "device/cuda", "device/nvml"},
 	{"op", "alloc", "comm"},
 	{"graph", "device", "manifest", "exit"},
-	{"placement", "pipeline", "rng", "pickle"},
+	{"placement", "pipeline", "rng", "pickle", "scalar"},
 	{"mesh"},
 	{"dtype"},
 }

@@ -156,14 +156,16 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 	return &Runner{prog: prog, gpu: g, steps: []func(context.Context) error{g.run}}, nil
 }
 
-// class is what a step is, for those who add up times: the op, and of a product its rule.
+// class is what a step is, for those who add up times: the op, of a product its rule, of a fused kernel its program.
 func class(s *plan.Step) string {
 	if s.Node == nil {
 		return "accumulate"
 	}
 	switch a := s.Node.Attr.(type) {
 	case op.EinsumAttr:
-		return "einsum " + a.Spec
+		return s.Node.Op.Name + " " + a.Spec
+	case op.FusedAttr:
+		return "fused " + a.Hash()
 	case op.Float8ProductAttr:
 		return "float8_product " + a.Spec
 	case op.Float8CastAttr:
@@ -237,7 +239,7 @@ func fuseLosses(prog *plan.Program) map[*plan.Step]*plan.Step {
 	out := map[*plan.Step]*plan.Step{}
 	for i := range prog.Steps {
 		s := &prog.Steps[i]
-		if s.Kind != plan.Compute {
+		if s.Kind != plan.Compute || prog.LossApart {
 			continue
 		}
 		switch s.Node.Op.Name {

@@ -10,6 +10,8 @@ import (
 // cudaKernels binds every op of the models to the GPU's kernels, as kernels does to the host's.
 var cudaKernels = map[string]func(c gpuCall) (cuda.Work, error){
 	"einsum":                 gpuEinsum,
+	"einsum_add":             gpuEinsumAdd,
+	"fused":                  gpuFused,
 	"add":                    gpuAdd,
 	"cast":                   gpuCast,
 	"embedding":              gpuEmbedding,
@@ -34,15 +36,25 @@ var cudaKernels = map[string]func(c gpuCall) (cuda.Work, error){
 }
 
 func gpuEinsum(c gpuCall) (cuda.Work, error) {
-	p, err := lower(c.attr.(op.EinsumAttr).Spec, c.in[0].Shape, c.in[1].Shape)
+	p, a, b, err := gpuProduct(c)
 	if err != nil {
 		return nil, err
 	}
-	a, b := c.in[0], c.in[1]
-	if p.swap {
-		a, b = b, a
+	p.Add = c.add[0]
+	return c.e.Product(p, c.out[0].p, a, b)
+}
+
+// gpuProduct is the contraction of a call's first two inputs as a product of matrices a and b.
+func gpuProduct(c gpuCall) (p cuda.Product, a, b cuda.Ptr, err error) {
+	l, err := lower(c.attr.(op.EinsumAttr).Spec, c.in[0].Shape, c.in[1].Shape)
+	if err != nil {
+		return p, 0, 0, err
 	}
-	return c.e.Product(cuda.Product{M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB, In: a.DType, Out: c.out[0].DType, Add: c.add[0]}, c.out[0].p, a.p, b.p)
+	x, y := c.in[0], c.in[1]
+	if l.swap {
+		x, y = y, x
+	}
+	return cuda.Product{M: l.m, N: l.n, K: l.k, TransA: l.transA, TransB: l.transB, In: x.DType, Out: c.out[0].DType}, x.p, y.p, nil
 }
 
 func gpuAdd(c gpuCall) (cuda.Work, error) {

@@ -8,6 +8,7 @@ import (
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/placement"
+	"titan/libtitan/scalar"
 )
 
 // Phase says in which part of a step a node runs.
@@ -79,6 +80,9 @@ type Op struct {
 	// VJP makes the gradients of the inputs from those of the results (nil where a result has none), one for
 	// each input, nil for an input that has none. Nil: the op has no gradient.
 	VJP func(g *Graph, n *Node, d []*Value) []*Value
+	// Scalar is what the op does to one element of rows of its last dim, if that is all it does: a step of a kernel that
+	// may do more. in are its inputs' values; it returns those of its results. Nil: the op is a kernel of its own.
+	Scalar func(n *Node, b *scalar.Builder, in []scalar.Value) []scalar.Value
 	// Eval is the reference, in float64.
 	Eval func(n *Node, in []Array) []Array
 	// View: result 0 is the bytes of input 0 under another shape.

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"titan/libtitan/graph"
+	"titan/libtitan/scalar"
 )
 
 // letters name the dims of ops that treat all dims alike.
@@ -22,6 +23,13 @@ var addOp = &graph.Op{
 			out[i] = d[0]
 		}
 		return out
+	},
+	Scalar: func(n *graph.Node, b *scalar.Builder, in []scalar.Value) []scalar.Value {
+		sum := in[0]
+		for _, v := range in[1:] {
+			sum = b.Add(sum, v)
+		}
+		return []scalar.Value{sum}
 	},
 	Eval: func(n *graph.Node, in []graph.Array) []graph.Array {
 		out := graph.NewArray(in[0].Shape...)

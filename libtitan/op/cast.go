@@ -3,6 +3,7 @@ package op
 import (
 	"titan/libtitan/dtype"
 	"titan/libtitan/graph"
+	"titan/libtitan/scalar"
 )
 
 // CastAttr is the type that a cast gives.
@@ -21,6 +22,9 @@ var castOp = &graph.Op{
 			return d // made in that type already: see gradType
 		}
 		return g.Add(n.Op, CastAttr{n.In[0].DType}, d[0])
+	},
+	Scalar: func(n *graph.Node, b *scalar.Builder, in []scalar.Value) []scalar.Value {
+		return []scalar.Value{b.Round(in[0], n.Attr.(CastAttr).To)}
 	},
 	Eval: func(n *graph.Node, in []graph.Array) []graph.Array { return in },
 }

@@ -5,6 +5,7 @@ import (
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/graph"
+	"titan/libtitan/scalar"
 )
 
 // RMSNormAttr is what is added to the mean square.
@@ -17,6 +18,10 @@ var rmsNormOp = &graph.Op{
 	DTypes: func(n *graph.Node) []dtype.DType { return []dtype.DType{n.In[0].DType, dtype.Float32} },
 	VJP: func(g *graph.Graph, n *graph.Node, d []*graph.Value) []*graph.Value {
 		return g.Add(rmsNormBackwardOp, RMSNormBackwardAttr{gradType(n.In[1])}, d[0], n.In[0], n.In[1], n.Results[1])
+	},
+	Scalar: func(n *graph.Node, b *scalar.Builder, in []scalar.Value) []scalar.Value {
+		rstd := b.RStd(b.Sum(in[0], in[0]), n.Attr.(RMSNormAttr).Eps)
+		return []scalar.Value{b.Mul(in[0], rstd, in[1]), rstd}
 	},
 	Eval: func(n *graph.Node, in []graph.Array) []graph.Array {
 		x, w := in[0], in[1].Data
@@ -47,6 +52,12 @@ var rmsNormBackwardOp = &graph.Op{
 	Rule:   rule("bsd,bsd,d,bs->bsd,d"),
 	DTypes: func(n *graph.Node) []dtype.DType {
 		return []dtype.DType{n.In[1].DType, n.Attr.(RMSNormBackwardAttr).WeightGrad}
+	},
+	Scalar: func(n *graph.Node, b *scalar.Builder, in []scalar.Value) []scalar.Value {
+		dy, x, w, r := in[0], in[1], in[2], in[3]
+		mean := b.Mean(b.Mul(r, r, r, b.Sum(dy, x, w)))
+		dyr := b.Mul(dy, r)
+		return []scalar.Value{b.Sub(b.Mul(dyr, w), b.Mul(x, mean)), b.Mul(dyr, x)}
 	},
 	Eval: func(n *graph.Node, in []graph.Array) []graph.Array {
 		dy, x, w, rstd := in[0].Data, in[1].Data, in[2].Data, in[3].Data

@@ -31,6 +31,7 @@ type Job struct {
 	spread          pass.Spread
 	mu              sync.Mutex
 	stages          map[stageKey]*plan.Stage // laid out already: every rank of a mesh runs the same graph
+	fusions         map[stageKey]pass.Fusion // what was fused in them
 }
 
 type stageKey struct {
@@ -50,7 +51,7 @@ func New(m *manifest.Manifest) (*Job, error) {
 	if err != nil {
 		return nil, exit.Input.Errorf("training.mixed_precision_param: %w", err)
 	}
-	j := &Job{Manifest: m, Model: llama3.New(m.Model.Config), compute: compute, stages: map[stageKey]*plan.Stage{}}
+	j := &Job{Manifest: m, Model: llama3.New(m.Model.Config), compute: compute, stages: map[stageKey]*plan.Stage{}, fusions: map[stageKey]pass.Fusion{}}
 	j.Params = j.Model.Params()
 	j.spread = spread(m)
 	j.Mesh = j.spread.Mesh
@@ -90,9 +91,6 @@ func (j *Job) cut() (*pipeline.Schedule, error) {
 func runnable(m *manifest.Manifest) error {
 	if ep := m.Mesh.Dims.EP; ep > 1 || m.Model.Config.NumExperts > 0 {
 		return exit.Input.Errorf("mesh.dims.ep: %d with %d experts: titan-run trains dense models: plan with --ep 1 --experts 0", ep, m.Model.Config.NumExperts)
-	}
-	if m.Compile != nil && m.Compile.Enable {
-		return exit.Input.Errorf("compile.enable: true: titan-run does not fuse so far: set it to false")
 	}
 	return nil
 }
@@ -149,7 +147,11 @@ func (j *Job) build(rank int, actions []pipeline.Action, backward bool) (*plan.P
 		}
 		stages = append(stages, st)
 	}
-	return plan.Build(at, stages, actions, j.StageRank)
+	prog, err := plan.Build(at, stages, actions, j.StageRank)
+	if err == nil {
+		prog.LossApart = !compiles(j.Manifest, "loss")
+	}
+	return prog, err
 }
 
 // Text is the graph that stage i's ranks run, a node a line.
@@ -183,8 +185,13 @@ func (j *Job) layOut(i int, backward bool) (*plan.Stage, error) {
 		return nil, err
 	}
 	st, err = shard(checkpoint(st, j.Manifest.ActivationCheckpoint), j.spread)
-	if err != nil || s.float8 == nil {
+	if err == nil && s.float8 != nil {
+		st = st.After(pass.Float8Turn(st.Graph))
+	}
+	if err != nil || !compiles(j.Manifest, "model") {
 		return st, err
 	}
-	return st.After(pass.Float8Turn(st.Graph)), nil
+	st, did, err := fuse(st)
+	j.fusions[stageKey{i, backward}] = did
+	return st, err
 }

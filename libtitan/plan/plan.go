@@ -122,6 +122,7 @@ type Program struct {
 	WindowBytes  int
 	ConstBytes   int
 	GradsInArena bool // by PlaceGrads
+	LossApart    bool // the loss and its gradient are two kernels, also where one could make both
 }
 
 // align is the granule of arena offsets: a cache line, and a vector register.

@@ -27,12 +27,18 @@ func BenchmarkGPU(b *testing.B) {
 		name, model          string
 		layers, seqLen, rows int
 		float8               string
+		compile              bool
 	}{
-		{"debugmodel", "debugmodel", 6, 2048, 8, "off"}, {"1B", "llama3-1b", 16, 8192, 2, "off"}, {"8B-8L", "llama3-8b", 8, 8192, 1, "off"},
-		{"1B-tensorwise", "llama3-1b", 16, 8192, 2, "tensorwise"}, {"8B-8L-tensorwise", "llama3-8b", 8, 8192, 1, "tensorwise"}, {"8B-8L-rowwise", "llama3-8b", 8, 8192, 1, "rowwise"},
+		{"debugmodel", "debugmodel", 6, 2048, 8, "off", false},
+		{"1B", "llama3-1b", 16, 8192, 2, "off", false}, {"8B-8L", "llama3-8b", 8, 8192, 1, "off", false},
+		{"1B-compiled", "llama3-1b", 16, 8192, 2, "off", true}, {"8B-8L-compiled", "llama3-8b", 8, 8192, 1, "off", true},
+		{"1B-tensorwise", "llama3-1b", 16, 8192, 2, "tensorwise", false}, {"8B-8L-tensorwise", "llama3-8b", 8, 8192, 1, "tensorwise", false},
+		{"8B-8L-rowwise", "llama3-8b", 8, 8192, 1, "rowwise", false},
+		{"8B-8L-tensorwise-compiled", "llama3-8b", 8, 8192, 1, "tensorwise", true},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			m := debugJob(b, "bfloat16", c.seqLen, c.rows)
+			m.Compile = &manifest.Compile{Enable: c.compile, Components: []string{"model", "loss"}}
 			preset, err := llama3.Find(c.model)
 			require.NoError(b, err)
 			m.Model.Config = preset.Config

@@ -63,6 +63,7 @@ type flags struct {
 	dtype, metrics       string
 	async                string
 	ac, float8           string
+	compile              bool
 	dryRun               bool
 	batches              int
 	initSeconds, seconds int
@@ -101,6 +102,7 @@ func (f *flags) training() []cli.Flag {
 		app.Count(&f.seconds, "give a rank that is waited for N `seconds` after it", "comm-timeout"),
 		app.Switch(&f.options.GradNorms, "with the norm of every parameter's gradient in it", "grad-norms"),
 		app.Text(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
+		app.Switch(&f.compile, "fuse the model's and the loss's elementwise work", "compile"),
 		app.Text(&f.ac, "what the backward computes again: none, full, selective:op, or selective:N for every N-th `layer`", "ac"),
 		app.Switch(&f.dryRun, "check everything up to the first step, print the learning rates and the memory (with --explain the graph of every stage), stop", "dry-run"),
 	}
@@ -133,6 +135,7 @@ func (f *flags) apply(e *app.Env) func(*manifest.Manifest) error {
 			flag string
 			do   func()
 		}{
+			{"compile", func() { m.Compile = &manifest.Compile{Enable: f.compile, Components: []string{"model", "loss"}} }},
 			{"data", func() { m.Data.Paths = f.paths }},
 			{"exclude", func() { m.Data.Exclude = f.exclude }},
 			{"tokenizer", func() { m.Data.Tokenizer = f.data.Tokenizer }},

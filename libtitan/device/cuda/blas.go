@@ -94,13 +94,29 @@ type heuristic struct {
 
 // Product binds p to memory, each matrix aligned to 16 bytes.
 func (e *Engine) Product(p Product, c, a, b Ptr) (Work, error) {
-	bytes := p.M * p.N * p.Out.Size()
 	if p.M == 0 || p.N == 0 || p.K == 0 {
 		if p.Add {
 			return func() error { return nil }, nil
 		}
-		return func() error { return e.Stream.Zero(c, bytes) }, nil
+		return func() error { return e.Stream.Zero(c, p.M*p.N*p.Out.Size()) }, nil
 	}
+	from := Ptr(0)
+	if p.Add {
+		from = c
+	}
+	return e.multiply(p, c, a, b, from)
+}
+
+// ProductPlus writes to d the product p of a and b, plus c, rounded once; c has the type and the shape of d.
+func (e *Engine) ProductPlus(p Product, d, a, b, c Ptr) (Work, error) {
+	if p.M == 0 || p.N == 0 || p.K == 0 {
+		return func() error { return e.Stream.Copy(d, c, p.M*p.N*p.Out.Size()) }, nil
+	}
+	return e.multiply(p, d, a, b, c)
+}
+
+// multiply writes a product to d, plus what is at c unless that is 0.
+func (e *Engine) multiply(p Product, d, a, b, c Ptr) (Work, error) {
 	l := e.blas
 	have := l.products[p]
 	if have == nil {
@@ -111,13 +127,13 @@ func (e *Engine) Product(p Product, c, a, b Ptr) (Work, error) {
 		l.products[p] = have
 	}
 	zero, one := l.factors.addr(0), l.factors.addr(4)
-	beta, what := zero, p.String()
-	if p.Add {
-		beta = one
+	beta, what := one, p.String()
+	if c == 0 {
+		beta, c = zero, d
 	}
 	return func() error {
 		return l.check(what, call(l.matmul, l.handle, have.desc, one, uintptr(b), have.first, uintptr(a), have.second, beta, uintptr(c), have.result,
-			uintptr(c), have.result, uintptr(ref(&have.algo.algo)), uintptr(l.workspace), workspaceBytes, e.Stream.handle))
+			uintptr(d), have.result, uintptr(ref(&have.algo.algo)), uintptr(l.workspace), workspaceBytes, e.Stream.handle))
 	}, nil
 }
 

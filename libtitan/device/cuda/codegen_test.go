@@ -1,0 +1,94 @@
+package cuda
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"github.com/stretchr/testify/require"
+
+	"titan/libtitan/dtype"
+	"titan/libtitan/scalar"
+)
+
+var update = flag.Bool("u", false, "rewrite the generated sources")
+
+// fusedPrograms are those that the fuse pass makes of a Llama.
+func fusedPrograms(t dtype.DType) map[string]*scalar.Program {
+	make := func(f func(b *scalar.Builder, in func(k scalar.Kind) scalar.Value, out func(x scalar.Value, k scalar.Kind) scalar.Value)) *scalar.Program {
+		var b scalar.Builder
+		f(&b, func(k scalar.Kind) scalar.Value {
+			if k == scalar.Row {
+				return b.Input(dtype.Float32, k)
+			}
+			return b.Input(t, k)
+		}, func(x scalar.Value, k scalar.Kind) scalar.Value {
+			to := t
+			if k != scalar.Full {
+				to = dtype.Float32
+			}
+			b.Output(x, to, k)
+			return x
+		})
+		return b.Program()
+	}
+	type in = func(k scalar.Kind) scalar.Value
+	type out = func(x scalar.Value, k scalar.Kind) scalar.Value
+	return map[string]*scalar.Program{
+		"sum and norm": make(func(b *scalar.Builder, in in, out out) {
+			x := out(b.Round(b.Add(in(scalar.Full), in(scalar.Full)), t), scalar.Full)
+			r := b.RStd(b.Sum(x, x), 1e-5)
+			out(b.Mul(x, r, in(scalar.Col)), scalar.Full)
+			out(r, scalar.Row)
+		}),
+		"backward of a norm between sums": make(func(b *scalar.Builder, in in, out out) {
+			dy := b.Add(b.Add(in(scalar.Full), in(scalar.Full)), in(scalar.Full))
+			x, w, r, rest := in(scalar.Full), in(scalar.Col), in(scalar.Row), in(scalar.Full)
+			mean := b.Mean(b.Mul(r, r, r, b.Sum(dy, x, w)))
+			dyr := b.Mul(dy, r)
+			out(b.Mul(dyr, x), scalar.Col)
+			out(b.Add(rest, b.Sub(b.Mul(dyr, w), b.Mul(x, mean))), scalar.Full)
+		}),
+		"swiglu and its backward": make(func(b *scalar.Builder, in in, out out) {
+			x, y, dy := in(scalar.Full), in(scalar.Full), in(scalar.Full)
+			s, one := b.Sigmoid(x), b.Const(1)
+			out(b.Mul(x, s, y), scalar.Full)
+			out(b.Mul(dy, y, s, b.Add(one, b.Mul(x, b.Sub(one, s)))), scalar.Full)
+			out(b.Mul(dy, x, s), scalar.Full)
+		}),
+		"sum of sums": make(func(b *scalar.Builder, in in, out out) {
+			out(b.Add(b.Add(in(scalar.Full), in(scalar.Full)), b.Add(in(scalar.Full), in(scalar.Full))), scalar.Full)
+		}),
+	}
+}
+
+// The sources of two programs, to be read.
+func TestFusedSources(t *testing.T) {
+	const path = "testdata/fused.txtar"
+	want, err := txtar.ParseFile(path)
+	require.NoError(t, err)
+	got := &txtar.Archive{Comment: want.Comment}
+	for _, name := range []string{"sum and norm", "swiglu and its backward"} {
+		got.Files = append(got.Files, txtar.File{Name: name, Data: []byte(FusedSource(fusedPrograms(dtype.BFloat16)[name])[len(fusedHeader):])})
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(path, txtar.Format(got), 0o644))
+	}
+	require.Equal(t, string(txtar.Format(want)), string(txtar.Format(got)))
+}
+
+// Every row has threads for all of its elements, whatever its width.
+func TestFusedForms(t *testing.T) {
+	for _, p := range fusedPrograms(dtype.BFloat16) {
+		for _, dim := range []int{1, 7, 64, 256, 1000, 2048, 4096, 8192, 16384} {
+			f, err := formOf(p, dim, maxThreads)
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, f.lanes*f.vectors*f.threads, dim)
+			require.LessOrEqual(t, f.threads*f.rows, 1024)
+			require.GreaterOrEqual(t, f.perSM, 1)
+		}
+		_, err := formOf(p, 1<<20, maxThreads)
+		require.ErrorContains(t, err, "at most")
+	}
+}

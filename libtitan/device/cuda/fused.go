@@ -1,0 +1,143 @@
+package cuda
+
+import (
+	"fmt"
+
+	"titan/libtitan/dtype"
+	"titan/libtitan/scalar"
+)
+
+// fusedForm is how a generated kernel is spread over rows of dim elements.
+type fusedForm struct {
+	lanes, vectors int // elements a vector, vectors a thread
+	threads, rows  int // of a block: threads of a row, rows
+	perSM          int // blocks that run at once on a multiprocessor
+}
+
+// The registers of a multiprocessor, and those that a thread of a generated kernel needs beside its values.
+const (
+	registers      = 65536
+	otherRegisters = 32
+)
+
+// formOf keeps a row in the registers of a block of at most maxThreads threads, or more where the row is wider.
+func formOf(p *scalar.Program, dim, maxThreads int) (fusedForm, error) {
+	f := fusedForm{lanes: fusedLanes(p, dim), vectors: 1}
+	spread := func(limit int) bool {
+		for f.vectors = 1; f.vectors <= maxVectors; f.vectors *= 2 {
+			if f.threads = max(roundUp(blocksOf(dim/f.lanes, f.vectors), 32), 32); f.threads <= limit {
+				return true
+			}
+		}
+		return false
+	}
+	for limit := maxThreads; !spread(limit); limit *= 2 {
+		if limit >= 1024 {
+			return f, fmt.Errorf("cuda: a fused kernel on rows of %d elements: at most %d", dim, f.lanes*maxVectors*1024)
+		}
+	}
+	if f.rows = 1; f.threads == 32 {
+		f.rows = maxThreads / 32
+	}
+	g := &generator{p: p}
+	g.schedule()
+	f.perSM = min(max(registers/(f.threads*f.rows*(otherRegisters+f.lanes*f.vectors*g.live())), 1), 2048/(f.threads*f.rows))
+	return f, nil
+}
+
+// fusedLanes is how many elements a thread moves at once: 16 bytes of the narrowest type, if rows keep to that.
+func fusedLanes(p *scalar.Program, dim int) int {
+	n := 4
+	if narrowPort(p.In, p.Out) {
+		n = 8
+	}
+	for !p.Flat() && dim%n != 0 {
+		n /= 2
+	}
+	return n
+}
+
+// Fused runs p on rows of width elements: its inputs and its results in their order. A result whose add is set is float32
+// and is added to what is there.
+func (e *Engine) Fused(p *scalar.Program, rows, width int, in, out []Ptr, add []bool) (Work, error) {
+	if p.Flat() {
+		return e.fused(p, rows, width, in, out, add, fusedForm{lanes: fusedLanes(p, width)})
+	}
+	f, err := formOf(p, width, maxThreads)
+	if err != nil {
+		return nil, err
+	}
+	return e.fused(p, rows, width, in, out, add, f)
+}
+
+func (e *Engine) fused(p *scalar.Program, rows, width int, in, out []Ptr, add []bool, f fusedForm) (Work, error) {
+	src := source{file: FusedName(p) + ".cu", text: FusedSource(p)}
+	var launch grid
+	parts := 0
+	sizes := []any{rows, width}
+	if p.Flat() {
+		src.kernels = []string{fmt.Sprintf("%s<%d>", FusedName(p), f.lanes)}
+		launch, sizes = flat(rows*width, f.lanes), []any{rows * width}
+	} else {
+		src.kernels = []string{fmt.Sprintf("%s<%d, %d, %d, %d>", FusedName(p), f.lanes, f.vectors, f.threads*f.rows, f.perSM)}
+		launch = grid{x: blocksOf(rows, f.rows), threads: f.threads, rows: f.rows}
+		if _, cols := p.Sums(); cols {
+			launch.x = min(launch.x, e.SMs*f.perSM)
+			parts = launch.x * f.rows
+		}
+	}
+	if err := e.need(src); err != nil {
+		return nil, err
+	}
+	written, after, err := e.added(p, rows, width, parts, out, add)
+	if err != nil {
+		return nil, err
+	}
+	w, err := e.bind(src.kernels[0], launch, pack(append([]any{in, written}, sizes...)...))
+	if err != nil {
+		return nil, err
+	}
+	return sequence(append([]Work{w}, after...)...), nil
+}
+
+// added gives a kernel scratch in place of the results that are more than what it writes, and the works that add it up:
+// the parts of sums over rows, and whole values that are added to what is there.
+func (e *Engine) added(p *scalar.Program, rows, width, parts int, out []Ptr, add []bool) (written []Ptr, after []Work, err error) {
+	sizes, total := make([]int, len(out)), 0
+	for i, o := range p.Out {
+		switch {
+		case o.Kind == scalar.Col:
+			sizes[i] = gpuRound(4 * parts * width)
+		case add[i]:
+			sizes[i] = gpuRound(4 * rows * width)
+		}
+		total += sizes[i]
+	}
+	room, err := e.scratchFor(total)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, o := range p.Out {
+		if sizes[i] == 0 {
+			written = append(written, out[i])
+			continue
+		}
+		var w Work
+		if o.Kind == scalar.Col {
+			if err := e.need(source{"rmsnorm.cu", rmsNormSource, []string{"column_sums"}}); err != nil {
+				return nil, nil, err
+			}
+			w, err = e.bind("column_sums", grid{x: blocksOf(width, 32), threads: 32, rows: 8}, pack(room, out[i], parts, width, add[i]))
+		} else {
+			w, err = e.Add(dtype.Float32, out[i], rows*width, out[i], room)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		written, after, room = append(written, room), append(after, w), room+Ptr(sizes[i])
+	}
+	return written, after, nil
+}
+
+// gpuRound is n rounded to what allocations are aligned to.
+func gpuRound(n int) int { return roundUp(n, 256) }

@@ -1,0 +1,229 @@
+package pass
+
+import (
+	"fmt"
+	"slices"
+
+	"titan/libtitan/graph"
+	"titan/libtitan/op"
+	"titan/libtitan/placement"
+	"titan/libtitan/scalar"
+)
+
+// maxFusedValues is how many whole values one kernel reads and writes at most: each takes registers.
+const maxFusedValues = 10
+
+// Fusion is what Fuse did.
+type Fusion struct {
+	Nodes     int            // that are in kernels with others
+	Kernels   int            // that they became
+	Epilogues int            // sums that are made with a product
+	Kinds     map[string]int // how many kernels run each program, by its name
+}
+
+// Add counts what another did too.
+func (f *Fusion) Add(o Fusion) {
+	f.Nodes, f.Kernels, f.Epilogues = f.Nodes+o.Nodes, f.Kernels+o.Kernels, f.Epilogues+o.Epilogues
+	for p, n := range o.Kinds {
+		f.Kinds[p] += n
+	}
+}
+
+func (f Fusion) String() string {
+	return fmt.Sprintf("%d nodes in %d kernels of %d kinds, %d sums in products", f.Nodes, f.Kernels, len(f.Kinds), f.Epilogues)
+}
+
+// Fuse makes one node of ops that treat elements and rows alike, where that saves reading or writing a value: an op and
+// those that read its result, and ops of a module that read the same. What others read of a group, and keep, is written;
+// the rest is never stored. A sum of a product and a value becomes the product's epilogue where that saves more.
+// It runs last, on a graph that is laid out, and returns the successor of each value that is still there.
+//
+// A value that is stored as bfloat16 is rounded before the group goes on with it, so that all its readers see the same; one
+// that is not stored is not rounded. In float32 the arithmetic is that of the separate ops.
+func Fuse(g *graph.Graph, keep ...*graph.Value) (*graph.Graph, func(v *graph.Value) *graph.Value, Fusion, error) {
+	f := newFuser(g, keep)
+	f.findGroups()
+	out := &fuseWriter{fuser: f, g: g.Renew(), to: map[*graph.Value]*graph.Value{}, done: map[*graph.Node]bool{}, did: Fusion{Kinds: map[string]int{}}}
+	for _, n := range g.Nodes {
+		out.need(n)
+	}
+	return out.g, func(v *graph.Value) *graph.Value { return out.to[v] }, out.did, out.g.Verify()
+}
+
+// fuser decides which nodes go together.
+type fuser struct {
+	nodes   []*graph.Node
+	readers map[*graph.Value][]*graph.Node
+	kept    map[*graph.Value]bool
+	groups  map[*graph.Node]*fuseGroup // of those that can be fused, and of products with an epilogue
+}
+
+// fuseGroup is nodes that become one, in their order.
+type fuseGroup struct {
+	nodes   []*graph.Node
+	space   string      // phase, shape and cuts of its whole values
+	product *graph.Node // of an epilogue: the product, and what is added to it
+	other   *graph.Value
+}
+
+func newFuser(g *graph.Graph, keep []*graph.Value) *fuser {
+	f := &fuser{nodes: g.Nodes, readers: map[*graph.Value][]*graph.Node{}, kept: map[*graph.Value]bool{}, groups: map[*graph.Node]*fuseGroup{}}
+	for _, v := range keep {
+		f.kept[v] = true
+	}
+	changes := map[*graph.Node]bool{} // from one microbatch to the next
+	for _, n := range g.Nodes {
+		changes[n] = n.Op == graph.InputOp
+		for _, v := range n.In {
+			changes[n] = changes[n] || changes[v.Node]
+			if r := f.readers[v]; len(r) == 0 || r[len(r)-1] != n {
+				f.readers[v] = append(r, n)
+			}
+		}
+		if full, _, _, ok := op.Scalar(n); ok && changes[n] {
+			cuts := placement.Layout{Dims: full.Layout.Dims}
+			f.groups[n] = &fuseGroup{nodes: []*graph.Node{n}, space: fmt.Sprint(n.Phase, full.Shape, cuts)}
+		}
+	}
+	return f
+}
+
+// findGroups first takes sums into products, then joins each node with those before it.
+func (f *fuser) findGroups() {
+	for _, n := range f.nodes {
+		f.takeEpilogue(n)
+	}
+	for _, n := range f.nodes {
+		if g := f.groups[n]; g == nil || g.product != nil {
+			continue
+		}
+		for _, v := range n.In {
+			f.join(n, v.Node)
+		}
+		for _, v := range n.In {
+			for _, r := range f.readers[v] {
+				if r.ID < n.ID && r.FQN == n.FQN {
+					f.join(n, r)
+				}
+			}
+		}
+	}
+}
+
+// takeEpilogue makes n part of the product that it adds to, if that saves more bytes than n as part of a kernel: a product's
+// epilogue saves writing and reading its result, a kernel reading n's result once, and writing it if nobody else reads it.
+func (f *fuser) takeEpilogue(n *graph.Node) {
+	product, other := op.Epilogue(n)
+	if product == nil || f.groups[n] == nil || len(f.readers[product.Results[0]]) != 1 || f.kept[product.Results[0]] {
+		return
+	}
+	sum := n.Results[0]
+	together := 0
+	for _, r := range f.readers[sum] {
+		if f.legal(f.groups[n], f.groups[r]) {
+			together++
+		}
+	}
+	saved := min(together, 1)
+	if together == len(f.readers[sum]) && !f.kept[sum] {
+		saved = 2
+	}
+	if saved < 2 {
+		g := &fuseGroup{nodes: []*graph.Node{product, n}, product: product, other: other}
+		f.groups[n], f.groups[product] = g, g
+	}
+}
+
+// join merges the groups of two nodes if they may be one kernel.
+func (f *fuser) join(n, with *graph.Node) {
+	a, b := f.groups[n], f.groups[with]
+	if a == b || !f.legal(a, b) {
+		return
+	}
+	a.nodes = append(a.nodes, b.nodes...)
+	slices.SortFunc(a.nodes, func(x, y *graph.Node) int { return x.ID - y.ID })
+	for _, m := range b.nodes {
+		f.groups[m] = a
+	}
+}
+
+// legal reports whether two groups may become one: they are over the same elements, nothing outside stands between
+// them, no member reads a sum over all rows, and there are registers for all.
+func (f *fuser) legal(a, b *fuseGroup) bool {
+	if a == nil || b == nil || a.product != nil || b.product != nil || a.space != b.space {
+		return false
+	}
+	in := map[*graph.Node]bool{}
+	for _, n := range append(slices.Clone(a.nodes), b.nodes...) {
+		in[n] = true
+	}
+	whole := map[*graph.Value]bool{}
+	for n := range in {
+		_, kinds, results, _ := op.Scalar(n)
+		for i, v := range n.In {
+			if in[v.Node] && kinds[i] == scalar.Col {
+				return false
+			}
+			whole[v] = whole[v] || kinds[i] == scalar.Full && !in[v.Node]
+		}
+		for i, v := range n.Results {
+			whole[v] = whole[v] || results[i] == scalar.Full && f.leaves(v, in)
+		}
+	}
+	count := 0
+	for _, w := range whole {
+		if w {
+			count++
+		}
+	}
+	return count <= maxFusedValues && !f.returns(in)
+}
+
+// leaves reports whether something outside in reads v.
+func (f *fuser) leaves(v *graph.Value, in map[*graph.Node]bool) bool {
+	return f.kept[v] || slices.ContainsFunc(f.readers[v], func(r *graph.Node) bool { return !in[r] })
+}
+
+// returns reports whether a path leaves in and comes back: then no order of nodes has all of in as one.
+func (f *fuser) returns(in map[*graph.Node]bool) bool {
+	last := 0
+	for n := range in {
+		last = max(last, n.ID)
+	}
+	seen := map[*graph.Node]bool{}
+	var walk func(n *graph.Node) bool
+	walk = func(n *graph.Node) bool {
+		if seen[n] {
+			return false
+		}
+		seen[n] = true
+		if in[n] {
+			return true
+		}
+		together := []*graph.Node{n}
+		if g := f.groups[n]; g != nil {
+			together = g.nodes
+		}
+		if len(together) == 1 && n.ID > last {
+			return false
+		}
+		for _, m := range together {
+			for _, v := range m.Results {
+				if slices.ContainsFunc(f.readers[v], walk) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	for n := range in {
+		for _, v := range n.Results {
+			for _, r := range f.readers[v] {
+				if !in[r] && walk(r) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
