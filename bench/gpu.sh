@@ -63,6 +63,7 @@ in_train() { cd libtitan/train && "$bin/train.test" -test.v -test.timeout 300s "
 
 # sanitized TOOL: two steps of the debugmodel under compute-sanitizer.
 sanitized() {
+  # shellcheck disable=SC2086
   plan "$work/sanitize.json" --model debugmodel --layers 2 --seq-len 256 --local-batch-size 2 --steps 2 --dtype bfloat16 $compile --world-size 1 || return
   compute-sanitizer --tool "$1" --error-exitcode 9 titan-run -i "$work/sanitize.json" -o /dev/null --device cuda --data "$data" --log-freq 1 --no-progress
 }

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154,SC2034 # variables of the script that reads this
 # What bench/gpu.sh and bench/gpu_three.sh share: jobs of titan and of a peer, one row each, their figures, and the table.
 #
 # A row has an id, SECTION/NAME. Its figures are files of "key=value" lines, rows/ID.titan and rows/ID.peer, its logs lie beside.
@@ -80,7 +80,7 @@ median() { sort -g | awk '{ v[NR] = $1 } END { print NR ? v[int((NR + 1) / 2)] :
 
 # plan FILE ARGS...: a job's manifest.
 plan() {
-  local out=$1 schedule
+  local out=$1
   shift
   meshplan --log-level warn "$@" > "$out.plan" || return
   if [[ " $* " == *' --pp '* ]]; then pp-split --log-level warn -i "$out.plan" -o "$out"; else mv "$out.plan" "$out"; fi
@@ -206,8 +206,9 @@ bandwidths() { [ ! -s "$work/bandwidth.log" ] || { echo; sed 's/^/    /' "$work/
 predict() {
   local at=$work/rows/${1//\//.}
   [ -s "$at.json" ] || return 0
-  # shellcheck disable=SC2086
-  meshplan estimate -i "$at.json" --log-level error $(if [ -n "${HARDWARE:-}" ]; then echo "--hardware $HARDWARE"; else echo "--gpu ${GPU_NAME:-h200}"; fi) 2> /dev/null > "$at.estimate" || return 0
+  local machine=(--gpu "${GPU_NAME:-h200}")
+  [ -z "${HARDWARE:-}" ] || machine=(--hardware "$HARDWARE")
+  meshplan estimate -i "$at.json" --log-level error "${machine[@]}" 2> /dev/null > "$at.estimate" || return 0
   { echo "tps=$(field tokens_per_second_per_gpu "$at.estimate")"; echo "gib=$(field peak_bytes "$at.estimate" | sort -g | tail -1 | awk '{ printf "%.1f", $1 / 2^30 }')"; } > "$at.meshplan"
 }
 
