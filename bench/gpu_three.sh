@@ -57,8 +57,8 @@ checkpoints() {
   local mode=$1 dir=$store/$1 id=checkpoint-$1/saved at other
   wanted "checkpoint-$mode" || return 0
   at=$work/rows/${id//\//.}
+  # shellcheck disable=SC2086
   TITAN_FLAGS="--checkpoint-dir $dir --checkpoint-interval 4 --async $mode --last-save-model-only" \
-    # shellcheck disable=SC2086
     titan "$id" "$limit_each" - 1 $saved --ac selective:op $compile --dtype bfloat16 --seq-len "$seq" --steps 6 --world-size "$n" --dp-shard "$n" --local-batch-size 2
   echo "checkpoint $mode: $(du -sh "$dir/step-4" 2> /dev/null | cut -f1) a step; training stalled $(field stalled_seconds "$at.titan.metrics" | awk '{ s += $1 } END { printf "%.2f", s }') s;" \
     "steps took $(field step_seconds "$at.titan.metrics" | awk '{ printf "%s%.2f", sep, $1; sep = " " }') s; $(get "$id" titan seconds) s in all" | tee -a "$work/checkpoints"
