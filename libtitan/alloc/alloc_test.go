@@ -50,7 +50,7 @@ func TestStacking(t *testing.T) {
 			require.NoError(t, a.Free(b))
 			if finish {
 				d.Finish(compute, 1)
-				a.Wait(comm, compute)
+				a.Wait(comm, compute, 0)
 			}
 		}
 		d.Finish(compute, 4)
@@ -180,7 +180,7 @@ func TestAllocatorHolds(t *testing.T) {
 				live = append(live[:i], live[i+1:]...)
 			case do == 8:
 				d.Finish(2, 1)
-				a.Wait(Stream(rapid.IntRange(0, 1).Draw(t, "waiter")), 2)
+				a.Wait(Stream(rapid.IntRange(0, 1).Draw(t, "waiter")), 2, 0)
 			default:
 				require.NoError(t, a.EmptyCache())
 			}

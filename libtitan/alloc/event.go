@@ -41,7 +41,7 @@ func ParseAction(name string) Action {
 type Event struct {
 	Action Action
 	Addr   uint64
-	Size   int64  // bytes: requested, of a block's events; of the range, of a segment's; rounded, of OOM
+	Size   int64  // bytes: requested, of a block's events; of the range, of a segment's; rounded, of OOM. Uses, of Wait: the later ones
 	Stream Stream // whose pool it is
 	Other  Stream // of Use and Wait
 	Time   int64  // microseconds of Unix time

@@ -35,15 +35,17 @@ type waiting struct {
 	block *Block
 }
 
-// Use says that work on stream s needs b.
+// Use says that work on stream s, queued after all that was queued there before, needs b.
 func (a *Allocator) Use(b *Block, s Stream) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	own := b.Stream()
-	if s == own || a.options.Policy == SameStream || slices.Contains(b.uses, s) {
+	if s == own || a.options.Policy == SameStream {
 		return
 	}
-	b.uses = append(b.uses, s)
+	if !slices.Contains(b.uses, s) {
+		b.uses = append(b.uses, s)
+	}
 	if a.options.Policy == Hold {
 		key := [2]Stream{own, s}
 		a.users[key] = append(a.users[key], b)
@@ -51,15 +53,20 @@ func (a *Allocator) Use(b *Block, s Stream) {
 	a.emit(Event{Action: Use, Addr: b.addr, Size: b.requested, Stream: own, Other: s, Owner: b.owner})
 }
 
-// Wait says that stream s has been made to wait for all that is queued on stream on.
-func (a *Allocator) Wait(s, on Stream) {
+// Wait says that stream s has been made to wait for what is queued on stream on, but for the latest uses there of
+// blocks of s: later is how many of those it does not wait for.
+func (a *Allocator) Wait(s, on Stream, later int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.emit(Event{Action: Wait, Stream: s, Other: on})
+	a.emit(Event{Action: Wait, Size: int64(later), Stream: s, Other: on})
 	key := [2]Stream{s, on}
-	users := a.users[key]
-	delete(a.users, key)
-	for _, b := range users {
+	done := max(0, len(a.users[key])-later)
+	waited, left := a.users[key][:done], slices.Clone(a.users[key][done:])
+	a.users[key] = left
+	for _, b := range waited {
+		if slices.Contains(left, b) {
+			continue
+		}
 		b.uses = slices.DeleteFunc(b.uses, func(u Stream) bool { return u == on })
 		if b.dropped && len(b.uses) == 0 {
 			b.dropped = false

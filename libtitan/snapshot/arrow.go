@@ -95,7 +95,7 @@ func (a *arrowReader) batch(rows arrow.Record) error {
 		}
 		r := rawEvent{action: actions.Value(i), addr: int64(addrs.Value(i)), size: sizes.Value(i), stream: int64(streams.Value(i)), time: times.Value(i)}
 		if name := owners.Value(i); name != "" {
-			r.owner = a.owner([]int32{a.frame(Frame{Name: name})})
+			r.owner = a.named(name)
 		}
 		e, err := a.event(&r)
 		if err != nil {

@@ -59,15 +59,21 @@ func (o *Owner) String() string {
 
 // rules name a category by what the file or the function of a frame contains.
 var rules = []struct{ part, category string }{
-	{"all_gather", "communication"}, {"allgather", "communication"}, {"reduce_scatter", "communication"}, {"all_reduce", "communication"},
+	{"all_to_all", "communication"}, {"all_gather", "communication"}, {"allgather", "communication"}, {"reduce_scatter", "communication"}, {"all_reduce", "communication"},
 	{"_c10d_functional", "communication"}, {"distributed_c10d", "communication"},
 	{"optim/", "optimizer"}, {"_init_group", "optimizer"}, {"optimizer", "optimizer"},
 	{"backward", "gradient"}, {"forward", "activation"},
 }
 
+// parts are what titan-run's owners end with, exactly.
+var parts = map[string]string{"parameters": "parameter", "gradients": "gradient", "constants": "constant", "recv": "communication"}
+
 // Category guesses what memory is for from its call stack, "unknown" if no rule matches: the innermost frame decides.
 func (o *Owner) Category() string {
 	for _, f := range o.Frames {
+		if name, ok := parts[f.Name]; ok && f.File == "" {
+			return name
+		}
 		for _, r := range rules {
 			if strings.Contains(f.File, r.part) || strings.Contains(f.Name, r.part) {
 				return r.category
@@ -82,6 +88,7 @@ type interner struct {
 	frames  map[Frame]int32
 	known   []Frame
 	owners  map[string]int32 // by the numbers of their frames
+	byName  map[string]int32 // those of titan-run
 	list    []Owner
 	labels  map[string]int32
 	names   []string
@@ -91,7 +98,7 @@ type interner struct {
 func newInterner() *interner {
 	return &interner{
 		frames: map[Frame]int32{}, owners: map[string]int32{"": 0}, list: make([]Owner, 1),
-		labels: map[string]int32{"": 0}, names: []string{""},
+		byName: map[string]int32{}, labels: map[string]int32{"": 0}, names: []string{""},
 	}
 }
 
@@ -123,6 +130,20 @@ func (n *interner) owner(frames []int32) int32 {
 		o.Frames[i] = n.known[f]
 	}
 	n.list = append(n.list, o)
+	return at
+}
+
+// named is the number of an owner of titan-run's traces, by its name: frames without files, as Owner.String joins them.
+func (n *interner) named(name string) int32 {
+	at, ok := n.byName[name]
+	if !ok {
+		var frames []int32
+		for _, part := range strings.Split(name, " < ") {
+			frames = append(frames, n.frame(Frame{Name: part}))
+		}
+		at = n.owner(frames)
+		n.byName[strings.Clone(name)] = at
+	}
 	return at
 }
 

@@ -155,7 +155,7 @@ func (p *player) step(i int) (int, error) {
 			p.twin.Use(b, e.Other)
 		}
 	case alloc.Wait:
-		p.twin.Wait(e.Stream, e.Other)
+		p.twin.Wait(e.Stream, e.Other, int(e.Size))
 	case alloc.SegmentFree, alloc.SegmentUnmap:
 		if i == 0 || p.device.Trace[i-1].Action != e.Action { // a run of them is one emptying of the cache
 			return 1, p.twin.EmptyCache()

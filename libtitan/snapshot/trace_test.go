@@ -76,7 +76,7 @@ func exercise(t *rapid.T, a *alloc.Allocator, d *alloc.Virtual) {
 			live = append(live[:i], live[i+1:]...)
 		case do == 8:
 			d.Finish(2, 1)
-			a.Wait(alloc.Stream(rapid.IntRange(0, 1).Draw(t, "waiter")), 2)
+			a.Wait(alloc.Stream(rapid.IntRange(0, 1).Draw(t, "waiter")), 2, 0)
 		default:
 			require.NoError(t, a.EmptyCache())
 		}
