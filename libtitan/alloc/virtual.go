@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"errors"
+	"maps"
 	"sync"
 )
 
@@ -105,6 +106,13 @@ func (v *Virtual) Finish(s Stream, n int) {
 	if v.done != nil {
 		v.done[s] = min(v.done[s]+int64(n), v.queue[s])
 	}
+}
+
+// FinishAll lets all marks pass.
+func (v *Virtual) FinishAll() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	maps.Copy(v.done, v.queue)
 }
 
 type virtualMark struct {

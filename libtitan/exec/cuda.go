@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"titan/libtitan/device/cuda"
@@ -22,12 +23,14 @@ type CUDAMemory struct {
 	arena, consts, all cuda.Ptr
 	size               int // of a microbatch
 	peers              *gpuPeers
+	cache              *CUDACache   // nil: values lie in the planned arena
+	values             *plan.Cached // where they lie else
 }
 
 // NewCUDAMemory takes the memory of prog, whose gradients lie in its arena, for microbatches of size tokens. Parameters
-// are the caller's.
-func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, params map[string]cuda.Ptr) (*CUDAMemory, error) {
-	m := &CUDAMemory{Memory: &Memory{}, Params: params, Grads: map[string]cuda.Ptr{}, e: e, size: size}
+// are the caller's. With a cache values are taken from it as the program runs, and all else when it is loaded.
+func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, params map[string]cuda.Ptr, cache *CUDACache) (*CUDAMemory, error) {
+	m := &CUDAMemory{Memory: &Memory{}, Params: params, Grads: map[string]cuda.Ptr{}, e: e, size: size, cache: cache}
 	m.inputBytes = 8*microbatches*size + 4
 	var err error
 	if m.host, err = e.AllocHost(m.inputBytes + 4*microbatches); err != nil {
@@ -40,7 +43,7 @@ func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, p
 	m.Scale = cuda.HostOf[float32](m.host, m.inputBytes-4, 1)
 	m.Loss = cuda.HostOf[float32](m.host, m.inputBytes, microbatches)
 	inputs, losses, consts := gpuRound(m.inputBytes), gpuRound(4*microbatches), gpuRound(prog.ConstBytes)
-	if m.all, err = e.Alloc(inputs + losses + consts + prog.ArenaBytes); err != nil {
+	if m.all, err = m.take(inputs+losses+consts, prog.ArenaBytes); err != nil {
 		return nil, fmt.Errorf("exec: %d MiB for activations: %w", prog.ArenaBytes>>20, err)
 	}
 	m.inputs = m.all
@@ -48,8 +51,14 @@ func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, p
 	m.consts = m.loss + cuda.Ptr(losses)
 	m.arena = m.consts + cuda.Ptr(consts)
 	for _, s := range prog.Slots {
-		if s.Class == plan.Grad {
+		switch {
+		case s.Class != plan.Grad:
+		case cache == nil:
 			m.Grads[s.Name] = m.arena + cuda.Ptr(s.Offset)
+		default:
+			if m.Grads[s.Name], err = cache.Fix(s.Bytes(), s.Name+" < gradients"); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return m, nil
@@ -64,6 +73,9 @@ func (m *CUDAMemory) Free() error {
 		if err := m.peers.free(); err != nil {
 			return err
 		}
+	}
+	if m.cache != nil {
+		return errors.Join(m.unfix(), m.host.Free())
 	}
 	if err := m.e.Free(m.all); err != nil {
 		return err
@@ -83,7 +95,7 @@ func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
 	known := true
 	switch s.Root().Class {
 	case plan.Arena:
-		t.p = m.arena + cuda.Ptr(s.Root().Offset)
+		t.p, known = m.inArena(s.Root())
 	case plan.Window:
 		t.p = m.peers.window + cuda.Ptr(s.Root().Offset+s.Start)
 	case plan.Const:
@@ -127,6 +139,9 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 		if err := work(); err != nil {
 			return nil, err
 		}
+	}
+	if mem.cache != nil {
+		return loadCached(prog, mem, peers)
 	}
 	g := &gpuProgram{e: e, peers: peers}
 	g.add("inputs", "inputs", func() error { return e.Stream.Upload(mem.inputs, mem.host, 0, mem.inputBytes) })
@@ -192,7 +207,7 @@ func bindCUDA(e *cuda.Engine, s *plan.Step, mem *CUDAMemory) (cuda.Work, error) 
 	}
 	room := mem.arena
 	if s.Scratch != nil {
-		room += cuda.Ptr(s.Scratch.Offset)
+		room, _ = mem.inArena(s.Scratch)
 	}
 	if work, ok, err := mem.peers.bind(s, c, room); ok {
 		return work, err

@@ -48,6 +48,7 @@ type gpuPeers struct {
 	round  *gpuLane               // of keys and values that go round; nil: none do
 	aside  map[op.Move]*flights   // FSDP's moves, by what they do
 	own    map[plan.Tag]cuda.Span // sent to a stage of this rank
+	on     *cuda.Stream           // where what is bound next runs, if the caching allocator's program says so
 	// staged: it sends to other stages or receives from them, and is not recorded: how the branches of a graph run side by
 	// side is CUDA's choice, and one that waits for a peer might keep another from what the peer waits for.
 	staged bool
@@ -159,6 +160,12 @@ func (p *gpuPeers) bind(s *plan.Step, c gpuCall, room cuda.Ptr) (w cuda.Work, ok
 
 func (p *gpuPeers) bindMove(s *plan.Step, m *gpuMover) (cuda.Work, error) {
 	what := op.Move(s.Node.Op.Name)
+	if p.on != nil {
+		if m.stream = p.on; s.Aside {
+			m.group.Name += aside(s)
+		}
+		return gpuMoves[what](m)
+	}
 	m.stream = p.e.Stream
 	if !s.Aside || p.moves == nil {
 		return gpuMoves[what](m)

@@ -16,7 +16,12 @@ type Runner struct {
 	comm  comm.Comm
 	steps []func(ctx context.Context) error
 	gpu   *gpuProgram // nil: on the host
+	seen  *plan.Values
 }
+
+// Follow tells values of every step that is run from now on: on the host while it is done, on a GPU, where a whole program
+// is put on a stream at once, before.
+func (r *Runner) Follow(values *plan.Values) { r.seen = values }
 
 // Load binds prog to mem and computes its constants. c carries what crosses to other pp ranks; its ranks are theirs.
 func Load(e *cpu.Engine, prog *plan.Program, mem *Memory, c comm.Comm) (*Runner, error) {
@@ -47,15 +52,44 @@ func Load(e *cpu.Engine, prog *plan.Program, mem *Memory, c comm.Comm) (*Runner,
 
 // Run does every step once. It ends within one step when ctx does.
 func (r *Runner) Run(ctx context.Context) error {
+	if r.seen != nil {
+		return r.runSeen(ctx)
+	}
 	for _, step := range r.steps {
-		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
-		}
-		if err := step(ctx); err != nil {
+		if err := r.do(ctx, step); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (r *Runner) do(ctx context.Context, step func(context.Context) error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return step(ctx)
+}
+
+// runSeen is Run with somebody who follows.
+func (r *Runner) runSeen(ctx context.Context) error {
+	for i := range r.prog.Steps {
+		if _, err := r.seen.Begin(i); err != nil {
+			return err
+		}
+		if r.gpu == nil {
+			if err := r.do(ctx, r.steps[i]); err != nil {
+				return err
+			}
+		}
+		if err := r.seen.End(i); err != nil {
+			return err
+		}
+	}
+	r.seen.Join()
+	if r.gpu == nil {
+		return nil
+	}
+	return r.do(ctx, r.steps[0])
 }
 
 func (r *Runner) bind(e *cpu.Engine, s *plan.Step, mem *Memory) (func(context.Context) error, error) {

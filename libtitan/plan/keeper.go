@@ -11,10 +11,31 @@ import (
 type Cached struct {
 	*alloc.Allocator
 	blocks map[*Slot]*alloc.Block
+	twin   *alloc.Virtual // whose streams are behind until a run ends; nil: a true device, which needs no telling
 }
 
 // NewCached is one without values.
-func NewCached(a *alloc.Allocator) *Cached { return &Cached{a, map[*Slot]*alloc.Block{}} }
+func NewCached(a *alloc.Allocator) *Cached {
+	return &Cached{Allocator: a, blocks: map[*Slot]*alloc.Block{}}
+}
+
+// NewTwin is one over a device without memory, with what lives as long as prog: what would be if the host put all of a run
+// on a GPU's streams before the first move ends.
+func NewTwin(prog *Program, o alloc.Options) (*Cached, *alloc.Virtual, error) {
+	device := &alloc.Virtual{}
+	a, err := alloc.New(device, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, f := range prog.Fixed() {
+		if _, err := a.Malloc(alloc.Request{Bytes: int64(max(1, f.Bytes)), Owner: f.Owner}); err != nil {
+			return nil, nil, err
+		}
+	}
+	c := NewCached(a)
+	c.twin = device
+	return c, device, nil
+}
 
 // Owns is of what the arena would hold but gradients, which outlive the program's run.
 func (c *Cached) Owns(s *Slot) bool { return s.Class == Arena }
@@ -40,6 +61,13 @@ func (c *Cached) Use(s *Slot, on alloc.Stream) { c.Allocator.Use(c.blocks[s], on
 
 // Wait tells the allocator.
 func (c *Cached) Wait(on alloc.Stream, later int) { c.Allocator.Wait(ComputeStream, on, later) }
+
+// End lets the twin's streams catch up.
+func (c *Cached) End() {
+	if c.twin != nil {
+		c.twin.FinishAll()
+	}
+}
 
 // Addr is where s lies; ok is false where it does not.
 func (c *Cached) Addr(s *Slot) (addr uint64, ok bool) {
@@ -111,3 +139,6 @@ func (p *Placed) Use(s *Slot, on alloc.Stream) {
 func (p *Placed) Wait(on alloc.Stream, later int) {
 	p.trace(alloc.Event{Action: alloc.Wait, Size: int64(later), Other: on, Time: time.Now().UnixMicro()})
 }
+
+// End is the end of a run.
+func (p *Placed) End() {}

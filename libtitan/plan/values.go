@@ -27,6 +27,7 @@ type Keeper interface {
 	Drop(s *Slot) error
 	Use(s *Slot, on alloc.Stream)    // by a move on another stream than ComputeStream
 	Wait(on alloc.Stream, later int) // as alloc.Allocator.Wait, by ComputeStream
+	End()                            // of a run of the program: the host waits for all of it
 }
 
 // Values follows the steps of a program: each value is taken where it is first touched and dropped where it
@@ -152,9 +153,9 @@ func (v *Values) depart(i int, on alloc.Stream) {
 	}
 }
 
-// fly notes a move of a value, be it of the arena or a gradient.
+// fly notes a move of a value; parameters do not change meanwhile.
 func (v *Values) fly(s *Slot, f flight) {
-	if c := s.Root().Class; c == Arena || c == Grad {
+	if s.Root().Class != Param {
 		v.flights[s.Root()] = append(v.flights[s.Root()], f)
 	}
 }
@@ -170,6 +171,7 @@ func (v *Values) Join() (after []int) {
 	clear(v.flights)
 	clear(v.uses)
 	clear(v.waited)
+	v.keep.End()
 	return after
 }
 

@@ -236,7 +236,7 @@ func (l *ledger) space() Space {
 	var s Space
 	for _, p := range l.pieces {
 		if p.state != alloc.Inactive {
-			rounded := min(l.config.Round(max(p.requested, 1)), p.size)
+			rounded := min(l.rules.Round(max(p.requested, 1)), p.size)
 			s.Rounding += rounded - min(p.requested, rounded)
 			if p.size > rounded {
 				s.Slack += p.size - rounded

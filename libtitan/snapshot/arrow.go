@@ -52,7 +52,11 @@ func readArrow(data []byte) (s *Snapshot, err error) {
 		a.trace(nil)
 	}
 	a.trace(a.events)
-	return a.finish()
+	s, err = a.finish()
+	if err == nil {
+		s.Planned = a.settings.Policy == Arena
+	}
+	return s, err
 }
 
 // schemaMessage is how every trace begins. The Arrow module believes what a schema says of its size, so no other one

@@ -37,7 +37,7 @@ func newBase(s *Snapshot, d *Device) *base {
 	b := &base{prompt: prompt(d)}
 	b.segments = spansBefore(d)
 	b.findBlocks(d)
-	b.fit(&s.Config)
+	b.fit(s.sizing())
 	return b
 }
 
@@ -190,7 +190,7 @@ func (b *base) fromEnd(d *Device, live map[uint64]bool, found map[uint64]int) {
 
 // fit orders the blocks and finds the sizes that are only known as requests: rounded, and in a large segment with
 // what is left up to the next block, if it is too little to have been split off.
-func (b *base) fit(c *alloc.Config) {
+func (b *base) fit(c sizing) {
 	slices.SortStableFunc(b.blocks, func(x, y baseBlock) int { return cmp.Compare(x.Addr, y.Addr) })
 	b.blocks = slices.CompactFunc(b.blocks, func(x, y baseBlock) bool { return x.Addr == y.Addr })
 	segments := b.segments

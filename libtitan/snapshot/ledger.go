@@ -6,7 +6,8 @@ import "titan/libtitan/alloc"
 // was too small to split, by keeping the free space between blocks as the allocator did. What a trace gets wrong
 // (its ring lost events) is counted in odd and passed over.
 type ledger struct {
-	config     *alloc.Config
+	rules      sizing
+	planned    []*piece          // where the segments of a planned trace begin
 	pieces     map[uint64]*piece // by where they begin
 	tails      map[uint64]*piece // the last ones of mapped ranges of expandable segments, by where they end
 	free       *piece            // pieces to use again, by next
@@ -44,7 +45,7 @@ type delays struct {
 // newLedger starts at the base, where peaks start too.
 func newLedger(s *Snapshot, d *Device, b *base) *ledger {
 	l := &ledger{
-		config: &s.Config, pieces: map[uint64]*piece{}, tails: map[uint64]*piece{}, streams: map[alloc.Stream]*alloc.Meter{},
+		rules: s.sizing(), pieces: map[uint64]*piece{}, tails: map[uint64]*piece{}, streams: map[alloc.Stream]*alloc.Meter{},
 		trace: d.Trace, prompt: b.prompt, uses: make([]use, len(s.Owners)), labels: make([]use, len(s.Labels)),
 	}
 	blocks := b.blocks
@@ -143,13 +144,16 @@ func (l *ledger) alloc(e *Event, i int) {
 		l.freeNow(p)
 		p = l.pieces[e.Addr]
 	}
-	size := l.config.Round(e.Size)
+	size := l.rules.Round(e.Size)
+	if p == nil && l.planned != nil {
+		p = l.within(e.Addr)
+	}
 	if p == nil || p.size < size {
 		if p != nil {
 			l.odd++
 		}
 		p = l.loose(e.Addr, size, e.Stream)
-	} else if l.config.Splits(p.size, size) {
+	} else if l.rules.Splits(p.size, size) {
 		l.cut(p, size)
 	}
 	p.requested, p.owner, p.category, p.stream, p.began = e.Size, e.Owner, e.Category, e.Stream, i

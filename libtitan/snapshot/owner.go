@@ -65,15 +65,18 @@ var rules = []struct{ part, category string }{
 	{"backward", "gradient"}, {"forward", "activation"},
 }
 
-// parts are what titan-run's owners end with, exactly.
-var parts = map[string]string{"parameters": "parameter", "gradients": "gradient", "constants": "constant", "recv": "communication"}
+// parts are what titan-run's owners end with.
+var parts = map[string]string{
+	"parameters": "parameter", "gradients": "gradient", "optimizer": "optimizer", "forward": "activation", "backward": "gradient",
+	"constants": "constant", "inputs and constants": "constant",
+}
 
 // Category guesses what memory is for from its call stack, "unknown" if no rule matches: the innermost frame decides.
 func (o *Owner) Category() string {
+	if n := len(o.Frames); n > 0 && o.Frames[n-1].File == "" && parts[o.Frames[n-1].Name] != "" {
+		return ofTitan(o.Frames)
+	}
 	for _, f := range o.Frames {
-		if name, ok := parts[f.Name]; ok && f.File == "" {
-			return name
-		}
 		for _, r := range rules {
 			if strings.Contains(f.File, r.part) || strings.Contains(f.Name, r.part) {
 				return r.category
@@ -81,6 +84,16 @@ func (o *Owner) Category() string {
 		}
 	}
 	return "unknown"
+}
+
+// ofTitan is the category of one of titan-run's owners: what, of which module, in which part.
+func ofTitan(frames []Frame) string {
+	for _, op := range []string{"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "recv"} {
+		if strings.HasPrefix(frames[0].Name, op) {
+			return "communication"
+		}
+	}
+	return parts[frames[len(frames)-1].Name]
 }
 
 // interner gives equal stacks, frames and labels one number each.

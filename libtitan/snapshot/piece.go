@@ -108,6 +108,9 @@ func (l *ledger) addSegment(s span) *piece {
 	}
 	p := l.newPiece(piece{addr: s.addr, size: s.size, stream: s.stream, expandable: s.expandable})
 	l.pieces[s.addr] = p
+	if _, ok := l.rules.(planned); ok {
+		l.planned = append(l.planned, p)
+	}
 	if !s.expandable {
 		return p
 	}
@@ -165,6 +168,18 @@ func (l *ledger) around(addr uint64) *piece {
 				return nil
 			}
 			return p
+		}
+	}
+	return nil
+}
+
+// within cuts the free space of a planned segment so that a piece begins at addr, nil if that is not free.
+func (l *ledger) within(addr uint64) *piece {
+	for _, p := range l.planned {
+		for ; p != nil; p = p.next {
+			if p.state == alloc.Inactive && p.addr < addr && addr < p.end() {
+				return l.cut(p, int64(addr-p.addr))
+			}
 		}
 	}
 	return nil

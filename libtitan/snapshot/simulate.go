@@ -56,17 +56,11 @@ type deferredFree struct {
 func Simulate(prog *plan.Program, c alloc.Config, runAhead int) (*Snapshot, error) {
 	record := NewRecorder(c)
 	clock := int64(0)
-	device := &alloc.Virtual{}
-	twin, err := alloc.New(device, alloc.Options{Config: c, Trace: record.Event, Now: func() int64 { clock++; return clock }})
+	twin, device, err := plan.NewTwin(prog, alloc.Options{Config: c, Trace: record.Event, Now: func() int64 { clock++; return clock }})
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range prog.Fixed() {
-		if _, err := twin.Malloc(alloc.Request{Bytes: int64(max(1, f.Bytes)), Owner: f.Owner}); err != nil {
-			return nil, err
-		}
-	}
-	s := &simulation{Cached: plan.NewCached(twin), device: device, runAhead: runAhead, uses: map[*plan.Slot][]alloc.Stream{}}
+	s := &simulation{Cached: twin, device: device, runAhead: runAhead, uses: map[*plan.Slot][]alloc.Stream{}}
 	values := plan.Follow(prog, s, c.Policy == alloc.SameStream)
 	for i := range prog.Steps {
 		if _, err := values.Begin(i); err != nil {

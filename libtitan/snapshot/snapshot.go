@@ -24,6 +24,7 @@ type Snapshot struct {
 	Config  alloc.Config // the allocator's settings; its Policy is not recorded
 	Owners  []Owner      // who asked for memory; Owners[0] is unknown
 	Labels  []string     // categories; Labels[0] is none
+	Planned bool         // values lie where a plan put them, in an arena: no allocator has a say
 
 	pools []alloc.PoolID // private ones that events name
 }
@@ -67,6 +68,25 @@ type Block struct {
 	State     alloc.BlockState
 	Owner     int32
 }
+
+// sizing says how a block comes out of free space.
+type sizing interface {
+	Round(requested int64) int64
+	Splits(free, size int64) bool
+}
+
+func (s *Snapshot) sizing() sizing {
+	if s.Planned {
+		return planned{}
+	}
+	return &s.Config
+}
+
+// planned is a planner's: blocks begin at multiples of plan's granule and take no more than that.
+type planned struct{}
+
+func (planned) Round(requested int64) int64  { return (requested + 63) / 64 * 64 }
+func (planned) Splits(free, size int64) bool { return free > size }
 
 // maxBytes bounds any one size in a file, so that sums of millions stay far from overflow.
 const maxBytes = 1 << 40

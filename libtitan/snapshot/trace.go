@@ -30,10 +30,13 @@ const settingsAction = "settings"
 type Settings struct {
 	Version      int    `json:"version"`
 	Device       int    `json:"device"`
-	Policy       string `json:"policy"`
+	Policy       string `json:"policy"` // of the allocator, or Arena
 	MaxSplitSize int64  `json:"max_split_size"`
 	Expandable   bool   `json:"expandable_segments"`
 }
+
+// Arena is the policy of a trace without an allocator: values lie where a plan put them.
+const Arena = "arena"
 
 // traceVersion is what this package writes and reads.
 const traceVersion = 1
@@ -51,7 +54,16 @@ type Writer struct {
 
 // NewWriter starts the trace of a device's allocator.
 func NewWriter(w io.Writer, device int, c alloc.Config) (*Writer, error) {
-	first, err := json.Marshal(Settings{traceVersion, device, c.Policy.String(), c.MaxSplitSize, c.Expandable})
+	return newWriter(w, Settings{traceVersion, device, c.Policy.String(), c.MaxSplitSize, c.Expandable})
+}
+
+// NewArenaWriter starts the trace of a device whose values lie in a planned arena.
+func NewArenaWriter(w io.Writer, device int) (*Writer, error) {
+	return newWriter(w, Settings{Version: traceVersion, Device: device, Policy: Arena})
+}
+
+func newWriter(w io.Writer, s Settings) (*Writer, error) {
+	first, err := json.Marshal(s)
 	if err != nil {
 		return nil, err
 	}

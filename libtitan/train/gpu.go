@@ -18,6 +18,7 @@ import (
 // gpu computes on a GPU, which alone has the state; gradients are in the memory of the program that trains.
 type gpu struct {
 	e                       *cuda.Engine
+	cache                   *exec.CUDACache // nil: values lie in a planned arena
 	held                    []parallel.Held
 	params, moments, second map[string]cuda.Ptr // the moments nil: nothing is trained
 	optimizer               *cuda.Optimizer
@@ -87,7 +88,7 @@ func (r *run) me() (int, error) {
 }
 
 func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*exec.Memory, *exec.Runner, error) {
-	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, g.params)
+	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, g.params, g.cache)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -12,7 +12,11 @@ import (
 // newGPU makes what the rank holds on the device: the parameters, and for training their moments. The host keeps no
 // copy: what is loaded goes there block by block.
 func newGPU(k *rank, training bool) (*gpu, error) {
-	g := &gpu{e: k.gpu, held: k.held, params: map[string]cuda.Ptr{}}
+	cache, err := k.newCache()
+	if err != nil {
+		return nil, err
+	}
+	g := &gpu{e: k.gpu, cache: cache, held: k.held, params: map[string]cuda.Ptr{}}
 	kinds := []tensorKind{aParameter}
 	if training {
 		g.moments, g.second = map[string]cuda.Ptr{}, map[string]cuda.Ptr{}
@@ -20,7 +24,7 @@ func newGPU(k *rank, training bool) (*gpu, error) {
 	}
 	for _, h := range g.held {
 		for _, kind := range kinds {
-			p, err := g.e.Alloc(int(4 * h.NumElements()))
+			p, err := g.room(int(4*h.NumElements()), h.Param.FQN+" < "+kind.part())
 			if err != nil {
 				return nil, err
 			}
@@ -41,6 +45,21 @@ func newGPU(k *rank, training bool) (*gpu, error) {
 
 func (g *gpu) list(kind tensorKind) map[string]cuda.Ptr {
 	return map[tensorKind]map[string]cuda.Ptr{aParameter: g.params, anAverage: g.moments, aSquaredAverage: g.second}[kind]
+}
+
+// room is memory that lives until it is released.
+func (g *gpu) room(bytes int, owner string) (cuda.Ptr, error) {
+	if g.cache != nil {
+		return g.cache.Fix(bytes, owner)
+	}
+	return g.e.Alloc(bytes)
+}
+
+func (g *gpu) release(p cuda.Ptr) error {
+	if g.cache != nil {
+		return g.cache.Unfix(p)
+	}
+	return g.e.Free(p)
 }
 
 // fill gives every tensor what it starts from.
@@ -186,13 +205,18 @@ func (g *gpu) close() error {
 	}
 	for _, list := range []map[string]cuda.Ptr{g.params, g.moments, g.second} {
 		for _, p := range list {
-			if err := g.e.Free(p); err != nil {
+			if err := g.release(p); err != nil {
 				return err
 			}
 		}
 	}
 	for _, m := range g.programs {
 		if err := m.Free(); err != nil {
+			return err
+		}
+	}
+	if g.cache != nil {
+		if err := g.cache.EmptyCache(); err != nil {
 			return err
 		}
 	}

@@ -29,10 +29,14 @@ type rank struct {
 	pos      position
 	saver    saver
 	stalled  time.Duration // that training waited for saves since the last record
+	trace    *memoryTrace  // nil: none
 }
 
 func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 	k := &rank{run: r, comm: c, held: r.job.Held(c.Rank()), pos: r.left}
+	if err := k.openTrace(); err != nil {
+		return nil, err
+	}
 	if err := k.place(training); err != nil || !training {
 		return k, err
 	}
@@ -44,6 +48,9 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 		}
 	}
 	if k.mem, k.runner, err = k.machine.load(prog, r.job.NumMicrobatches, r.microbatchTokens(), c); err != nil {
+		return nil, err
+	}
+	if err := k.follow(prog); err != nil {
 		return nil, err
 	}
 	k.started("the step tied to its memory and kernels")

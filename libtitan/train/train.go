@@ -37,6 +37,9 @@ type Options struct {
 	Children      *nccl.Children // the ranks that this process started; nil: none
 	InitTimeout   time.Duration  // how long a rank may be waited for in the first step; 0: comm.DefaultTimeout
 	CommTimeout   time.Duration  // and after it; 0: InitTimeout
+	StreamPolicy  string         // "": values lie in a planned arena; else in a caching allocator under this policy
+	TraceMemory   io.Writer      // what becomes of the memory of TraceRank, as memprof reads it; nil: no trace
+	TraceRank     int
 	Log           *slog.Logger
 	Progress      func(steps int64) // called with the steps that were done before, and after each; nil: nobody watches
 }
@@ -89,6 +92,10 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 			return err
 		}
 		err = k.endSave(k.loop(inner, ctx))
+		k.tellMemory()
+		if ended := k.trace.close(); err == nil {
+			err = ended
+		}
 		if closed := k.machine.close(); err == nil {
 			err = closed
 		}
@@ -121,6 +128,9 @@ func open(m *manifest.Manifest, o Options, evaluating bool) (*run, error) {
 		return nil, err
 	}
 	if err := checkSaving(m.Checkpoint); err != nil && !evaluating {
+		return nil, err
+	}
+	if err := o.checkTrace(job.NumRanks()); err != nil {
 		return nil, err
 	}
 	if m.Data == nil {

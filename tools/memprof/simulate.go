@@ -91,6 +91,7 @@ func (f *simulateFlags) rankReport(w io.Writer, rank int, prog *plan.Program) er
 	if f.policy == "" {
 		return printArena(w, rank, prog, f.top)
 	}
+	prog.Overlap() // as on a GPU
 	s, err := snapshot.Simulate(prog, f.config(), f.runAhead)
 	if err != nil {
 		return err

@@ -39,7 +39,7 @@ func tool() app.Tool {
 		About: "Reads a manifest, trains to its last step, and passes the manifest on with what it was given. " +
 			"A run whose checkpoint folder holds a step goes on from there.",
 		Example:  example,
-		Flags:    slices.Concat(run.job(), run.loading(), run.training(), run.saving()),
+		Flags:    slices.Concat(run.job(), run.loading(), run.training(), run.saving(), run.tracing()),
 		Run:      func(ctx context.Context, e *app.Env) error { return trainVerb(ctx, e, &run) },
 		Manifest: true,
 		Verbs: []app.Verb{{
@@ -65,6 +65,7 @@ type flags struct {
 	ac, float8           string
 	compile              bool
 	dryRun               bool
+	traceMemory          string
 	batches              int
 	initSeconds, seconds int
 	options              train.Options
@@ -179,6 +180,9 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	if err := e.CheckOut(); err != nil {
 		return err
 	}
+	if err := f.checkTracing(e); err != nil {
+		return err
+	}
 	if err := parallel.TellFloat8(m, e.Log, e.Explain); err != nil {
 		return err
 	}
@@ -198,12 +202,17 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	bar := e.Steps("steps", int64(m.Training.Steps))
 	ran := -1 // the first call tells what was done before
 	f.options.Progress = func(steps int64) { ran++; bar.Add(steps) }
-	err = f.alone(m, func() error { return train.Run(ctx, m, f.options) })
+	err = f.traced(e, m, func() error {
+		return f.alone(m, func() error { return train.Run(ctx, m, f.options) })
+	})
 	bar.Close()
 	if err != nil {
 		return err
 	}
 	goOn(m)
+	if f.traceMemory == "-" && e.OutFile() == "" {
+		return nil // stdout is the trace's
+	}
 	if err := e.WriteManifest(m); err != nil {
 		return err
 	}
