@@ -2,6 +2,7 @@ package exec
 
 import (
 	"errors"
+	"fmt"
 
 	"titan/libtitan/comm"
 	"titan/libtitan/device/cpu"
@@ -66,14 +67,22 @@ func (p *gpuPeers) bindMeeting(s *plan.Step, c gpuCall, room cuda.Ptr) (cuda.Wor
 	} else {
 		m.forward()
 	}
+	if used := int(m.room - room); used > s.Scratch.Bytes() {
+		m.bad = errors.Join(m.bad, fmt.Errorf("exec: %s: works in %d bytes, %d are planned", s, used, s.Scratch.Bytes()))
+	}
+	return inTurn(m.works), m.bad
+}
+
+// inTurn does works one after another.
+func inTurn(works []cuda.Work) cuda.Work {
 	return func() error {
-		for _, w := range m.works {
+		for _, w := range works {
 			if err := w(); err != nil {
 				return err
 			}
 		}
 		return nil
-	}, m.bad
+	}
 }
 
 // do adds a work.

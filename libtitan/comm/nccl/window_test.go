@@ -7,11 +7,24 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"titan/libtitan/comm"
 	"titan/libtitan/device/cuda"
 	"titan/libtitan/dtype"
 )
+
+// Members of a group must want one window: who wants another, or none, would be waited for.
+func TestSameWindows(t *testing.T) {
+	g, h := comm.Group{Name: "dp_shard", Ranks: []int{0, 1}}, comm.Group{Name: "dp_shard", Ranks: []int{2, 3}}
+	of := func(g comm.Group, bytes int) ask { return ask{Groups: []comm.Group{g}, Bytes: bytes} }
+	require.NoError(t, sameWindows([]ask{of(g, 64), of(g, 64), of(h, 128), of(h, 128)}))
+	require.NoError(t, sameWindows([]ask{{}, {}}))
+	require.ErrorContains(t, sameWindows([]ask{of(g, 64), of(g, 128)}), "rank 0 wants a window of 64 bytes for dp_shard [0 1], rank 1 of 128")
+	require.ErrorContains(t, sameWindows([]ask{of(g, 64), {}}), "rank 0 moves tensors in dp_shard [0 1], rank 1 does not")
+}
 
 // window opens one, if asked to.
 func (b *bench) window(ctx context.Context, g comm.Group, bytes int, open bool) (cuda.Span, error) {
