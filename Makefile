@@ -12,7 +12,7 @@ export CGO_CFLAGS ?= -O2 -Wno-deprecated-declarations
 .PHONY: help build run test lint golden fuzz matrix gpu bench man clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
 
 build: ## build the six tools into bin/
 	$(GO) build -o bin/ ./tools/...
@@ -32,7 +32,7 @@ test: lint ## run every test (no GPU needed)
 	$(GO) test ./...
 
 lint: ## gofmt, vet, staticcheck
-	@test -z "$$(gofmt -l libtitan tools bench)" || { gofmt -d libtitan tools bench; exit 1; }
+	@test -z "$$(gofmt -l libtitan tools bench experiments)" || { gofmt -d libtitan tools bench experiments; exit 1; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 
@@ -58,6 +58,8 @@ bench: ## tokens a second of the debugmodel on this CPU, beside PEER (see bench/
 man: build ## write man pages into bin/man/
 	@mkdir -p bin/man
 	@for t in $(TOOLS); do bin/$$t man > bin/man/$$t.1; done
+
+include experiments/rules.mk
 
 clean: ## remove what was built and run
 	rm -rf bin runs

@@ -41,7 +41,7 @@ func (j *Job) fsdpRank(m *Machine, r rankLoad) float64 {
 
 // exposed is what collectives beside work add to it.
 func (m *Machine) exposed(collectives, work float64) float64 {
-	if m.shared() { // there is nothing beside
+	if m.Shared() { // there is nothing beside
 		return collectives
 	}
 	return max(0, collectives-work) + contention*min(collectives, work)

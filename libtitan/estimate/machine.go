@@ -118,7 +118,7 @@ func (m *Machine) check() error {
 		{"attention_forward_tflops", m.AttentionForwardTFLOPS, 1e-6}, {"attention_backward_tflops", m.AttentionBackwardTFLOPS, 1e-6},
 		{"sms", float64(m.SMs), 1}, {"clock_ghz", m.ClockGHz, 1e-3}, {"memory_gbps", m.MemoryGBps, 1e-3}, {"node_gbps", m.NodeGBps, 1e-6}, {"network_gbps", m.NetworkGBps, 1e-6},
 		{"gpus_per_node", float64(m.GPUsPerNode), 1}, {"watts", m.Watts, 1}, {"full_watts", m.FullWatts, 1},
-		{"memory_bytes", float64(m.MemoryBytes), 1 << 20}, {"software.microbatches_per_rank", float64(m.Software.MicrobatchesPerRank), 0},
+		{"memory_bytes", float64(m.MemoryBytes), 1 << 20}, {"software.cp_waits", m.Software.CPWaits, 0}, {"software.microbatches_per_rank", float64(m.Software.MicrobatchesPerRank), 0},
 	} {
 		if !(f.value >= f.min) || f.value > maxFigure {
 			return exit.Input.Errorf("hardware: %s: %v is out of range: it must be %v to %v", f.name, f.value, f.min, maxFigure)

@@ -52,8 +52,8 @@ type CollectiveTime struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// shared reports whether the ranks of a node share one device.
-func (m *Machine) shared() bool { return m.Measured != nil && m.Measured.Shared }
+// Shared reports whether the ranks of a node share one device.
+func (m *Machine) Shared() bool { return m.Measured != nil && m.Measured.Shared }
 
 // maxRows bounds each list of a Measured.
 const maxRows = 4096

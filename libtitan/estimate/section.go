@@ -8,10 +8,10 @@ import (
 	"titan/libtitan/manifest"
 )
 
-// Section is e as a manifest's section. Figures are rounded to six digits so that every machine writes the same.
+// Section is e as a manifest's section; whether the job can be run is not its matter. Figures are rounded to six digits so that every machine writes the same.
 func (e *Estimate) Section(j *Job, m *Machine) *manifest.Estimate {
 	s := &manifest.Estimate{
-		GPU: m.Name, PlanOnly: j.PlanOnly(), PeakBytes: e.PeakBytes, StepSeconds: sixDigits(e.StepSeconds),
+		GPU: m.Name, PeakBytes: e.PeakBytes, StepSeconds: sixDigits(e.StepSeconds),
 		TokensPerSecondPerGPU: sixDigits(e.TokensPerSecondPerGPU), MFU: sixDigits(e.MFU), Bubble: sixDigits(e.Bubble), ComputedFrom: j.sources(m),
 	}
 	for _, r := range e.Ranks {
@@ -25,9 +25,6 @@ func (e *Estimate) Section(j *Job, m *Machine) *manifest.Estimate {
 	}
 	return s
 }
-
-// PlanOnly reports whether titan-run does not run j yet, whatever manifest.Validate says.
-func (j *Job) PlanOnly() bool { return j.AsyncTP || j.Dims.EP > 1 || j.Model.NumExperts > 0 }
 
 // Seconds lists the parts of a step's time by name; the last is what the rank that works longest waits for others.
 func (e *Estimate) Seconds() []manifest.EstimateSeconds {

@@ -2,11 +2,12 @@ package estimate
 
 // Software is what runs the jobs of a machine, as far as it is no flag of a job.
 type Software struct {
-	Runtime             string `json:"runtime,omitempty"`     // torchtitan (or "") or titan: whose kernels and steps
-	SeparateLoss        bool   `json:"separate_loss"`         // the loss is not compiled, whatever the job says
-	RepeatKV            bool   `json:"repeat_kv"`             // keys and values are repeated for each query head before they go over cp
-	Float8Gathers       bool   `json:"float8_gathers"`        // under tp activations are cast before they are gathered, by fused kernels
-	MicrobatchesPerRank int    `json:"microbatches_per_rank"` // microbatches for each pipeline rank where none are asked for; 0: free
+	Runtime             string  `json:"runtime,omitempty"`     // torchtitan (or "") or titan: whose kernels and steps
+	SeparateLoss        bool    `json:"separate_loss"`         // the loss is not compiled, whatever the job says
+	RepeatKV            bool    `json:"repeat_kv"`             // keys and values are repeated for each query head before they go over cp
+	Float8Gathers       bool    `json:"float8_gathers"`        // under tp activations are cast before they are gathered, by fused kernels
+	CPWaits             float64 `json:"cp_waits"`              // share of (1 - 1/cp) by which attention over cp takes longer than its flops
+	MicrobatchesPerRank int     `json:"microbatches_per_rank"` // microbatches for each pipeline rank where none are asked for; 0: free
 }
 
 // Runtimes are the known ones, the default first.

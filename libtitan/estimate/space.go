@@ -2,6 +2,7 @@ package estimate
 
 import (
 	"fmt"
+	"slices"
 
 	"titan/libtitan/manifest"
 	"titan/libtitan/pipeline"
@@ -202,9 +203,24 @@ type batch struct{ rows, microbatches, passes int }
 // mostRows bounds the rows of a microbatch where no batch is given, mostRounds the microbatches for each pipeline rank.
 const mostRows, mostRounds = 16, 4
 
-// batches lists the ways in which a mesh can take the batch. Where it is free, a microbatch has 1, 2, 4 and so on rows,
-// and a pipeline 1, 2 or 4 microbatches for each rank.
-func (s *Space) batches(r *rejections, d manifest.MeshDims) (out []batch) {
+// batches lists the ways in which a mesh can take the batch.
+func (s *Space) batches(r *rejections, d manifest.MeshDims) []batch {
+	return slices.DeleteFunc(s.allBatches(r, d), func(b batch) bool { return s.rejectFloat8(r, d, b) })
+}
+
+// rejectFloat8 refuses tokens that products in float8 cannot take: they are what the weights' gradients are summed over.
+func (s *Space) rejectFloat8(r *rejections, d manifest.MeshDims, b batch) bool {
+	tokens := b.rows * s.Job.SeqLen / d.CP
+	if s.Job.Float8 == "off" || tokens%manifest.Float8Multiple == 0 {
+		return false
+	}
+	r.add("float8.recipe %s: a microbatch of %d rows * seq_len %d / cp %d = %d tokens is not divisible by %d", s.Job.Float8, b.rows, s.Job.SeqLen, d.CP, tokens, manifest.Float8Multiple)
+	return true
+}
+
+// allBatches lists those of any type. Where the batch is free, a microbatch has 1, 2, 4 and so on rows, and a pipeline 1,
+// 2 or 4 microbatches for each rank.
+func (s *Space) allBatches(r *rejections, d manifest.MeshDims) (out []batch) {
 	dp := d.DPReplicate * d.DPShard
 	if s.LocalBatch == 0 && s.GlobalBatch == 0 {
 		return s.freeBatches(d.PP)

@@ -9,7 +9,7 @@ func (e *Estimate) time(j *Job, c *clock) error {
 		return err
 	}
 	l := c.load(j)
-	if c.m.shared() {
+	if c.m.Shared() {
 		e.Parts = c.sum(j, l)
 		e.StepSeconds = e.Parts.Sum()
 	} else {

@@ -94,11 +94,12 @@ func (j *Job) attentionTime(m *Machine) (forward, backward float64) {
 	if f, b, ok := m.Measured.attention(j.Compute, local, d); ok {
 		return flops / f, 2.5 * flops / b
 	}
-	fill := (local / (local + attentionRow)) / (8192 / (8192 + attentionRow)) * (d / (d + attentionHead)) / (128 / (128 + attentionHead))
+	wide := max(d, narrowHead)
+	fill := (local / (local + attentionRow)) / (8192 / (8192 + attentionRow)) * (d / (wide + attentionHead)) / (128 / (128 + attentionHead))
 	if j.Compute == "float32" {
 		fill *= m.FP32TFLOPS / m.BF16TFLOPS
 	}
-	fill *= 1e12 * hot
+	fill *= 1e12 * hot / (1 + m.Software.CPWaits*(1-1/float64(j.Dims.CP)))
 	return flops / (m.AttentionForwardTFLOPS * fill), 2.5 * flops / (m.AttentionBackwardTFLOPS * fill)
 }
 

@@ -44,7 +44,7 @@ func New(m *manifest.Manifest) (*Job, error) {
 	if err := manifest.Validate(m); err != nil {
 		return nil, err
 	}
-	if err := runnable(m); err != nil {
+	if err := Runnable(m); err != nil {
 		return nil, err
 	}
 	compute, err := dtype.Parse(m.Training.MixedPrecisionParam)
@@ -87,8 +87,8 @@ func (j *Job) cut() (*pipeline.Schedule, error) {
 	return pipeline.Build("1F1B", 1, 1, microbatches)
 }
 
-// runnable says what of a valid manifest cannot be trained with.
-func runnable(m *manifest.Manifest) error {
+// Runnable says what of a valid manifest cannot be trained with.
+func Runnable(m *manifest.Manifest) error {
 	if ep := m.Mesh.Dims.EP; ep > 1 || m.Model.Config.NumExperts > 0 {
 		return exit.Input.Errorf("mesh.dims.ep: %d with %d experts: titan-run trains dense models: plan with --ep 1 --experts 0", ep, m.Model.Config.NumExperts)
 	}

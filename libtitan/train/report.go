@@ -21,6 +21,7 @@ type record struct {
 	StepSeconds    float64            `json:"step_seconds"`
 	TPS            float64            `json:"tps"`                       // tokens a second a rank
 	StalledSeconds float64            `json:"stalled_seconds,omitempty"` // that saves kept training waiting since the step before
+	MemoryBytes    int64              `json:"memory_bytes,omitempty"`    // on the cpu, the most that the process has held
 	GradNorms      map[string]float64 `json:"grad_norms,omitempty"`
 }
 
@@ -69,6 +70,9 @@ func (p *report) close() error {
 func (p *report) step(s record) error {
 	s.TPS = float64(s.Tokens) / s.StepSeconds / p.ranks
 	if p.metrics != nil {
+		if p.gpu == nil {
+			s.MemoryBytes, _ = peakMemory()
+		}
 		if err := p.metrics.Encode(s); err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}

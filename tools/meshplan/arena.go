@@ -8,8 +8,9 @@ import (
 )
 
 // arenas is the memory of each pipeline rank as titan-run lays it out: its first rank's whole step is planned, and
-// activations, logits and buffers have places in one arena. Nothing is fragmented.
-func arenas(m *manifest.Manifest) ([]estimate.Memory, error) {
+// activations, logits and buffers have places in one arena. Nothing is fragmented. On GPUs gradients share the arena, and
+// FSDP's moves beside the work hold a unit more.
+func arenas(m *manifest.Manifest, gpu bool) ([]estimate.Memory, error) {
 	job, err := parallel.New(m)
 	if err != nil {
 		return nil, err
@@ -20,6 +21,10 @@ func arenas(m *manifest.Manifest) ([]estimate.Memory, error) {
 		if err != nil {
 			return nil, err
 		}
+		if gpu {
+			program.Overlap()
+			program.PlaceGrads()
+		}
 		use := plan.Measure(program)
 		r := &ranks[pp]
 		r.PPRank = pp
@@ -27,7 +32,10 @@ func arenas(m *manifest.Manifest) ([]estimate.Memory, error) {
 		r.Optimizer = 2 * r.Params
 		r.Activations, r.Buffers = int64(program.ArenaBytes), int64(program.ConstBytes)
 		r.PeakBytes = r.Params + r.Grads + r.Optimizer + r.Activations + r.Buffers
-		r.AllocatedBytes = r.PeakBytes - r.Activations + int64(use.PeakBytes)
+		r.AllocatedBytes = r.PeakBytes
+		if !program.GradsInArena {
+			r.AllocatedBytes += int64(use.PeakBytes) - r.Activations
+		}
 	}
 	return ranks, nil
 }

@@ -5,18 +5,25 @@ import (
 
 	"titan/libtitan/estimate"
 	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
+	"titan/libtitan/parallel"
 	"titan/tools/internal/app"
 )
+
+// planOnly reports whether titan-run does not run j, whatever else is right with m.
+func planOnly(j *estimate.Job, m *manifest.Manifest) bool {
+	return j.AsyncTP || parallel.Runnable(m) != nil
+}
 
 // estimateVerb predicts a given manifest.
 func estimateVerb() app.Verb {
 	h := machine{gpu: "h100"}
-	asyncTP, memory := false, "pytorch"
+	asyncTP, memory := false, ""
 	return app.Verb{
 		Name: "estimate", Usage: "fill a manifest's estimate: memory and time", Manifest: true,
 		Example: "meshplan --model llama3-8b --dp-shard 8 --dtype bfloat16 | meshplan estimate --gpu h200 --explain",
 		Flags: append(h.flags(), app.Switch(&asyncTP, "with tensor-parallel collectives in pieces beside the products", "async-tp"),
-			app.Choice(&memory, []string{"pytorch", "titan"}, "whose memory: what PyTorch's allocator reserves, or the arena that titan-run lays out (a traced plan)", "memory-of")),
+			app.Choice(&memory, []string{"pytorch", "titan"}, "whose memory: what PyTorch's allocator reserves, or the arena that titan-run lays out, a traced plan (default: the software's)", "memory-of")),
 		Run: func(_ context.Context, e *app.Env) error {
 			on, err := h.read(e.Given)
 			if err != nil {
@@ -38,8 +45,8 @@ func estimateVerb() app.Verb {
 			if err != nil {
 				return exit.Input.Wrap(err)
 			}
-			if memory == "titan" {
-				if p.Ranks, err = arenas(m); err != nil {
+			if memory == "titan" || memory == "" && on.Software.Runtime == "titan" && !planOnly(j, m) {
+				if p.Ranks, err = arenas(m, !on.Shared()); err != nil {
 					return err
 				}
 				p.PeakBytes = 0
@@ -49,6 +56,7 @@ func estimateVerb() app.Verb {
 			}
 			explainEstimate(e.Explain, p, on.MemoryBytes)
 			m.Estimate = p.Section(j, &on)
+			m.Estimate.PlanOnly = planOnly(j, m)
 			return e.WriteManifest(m)
 		},
 	}

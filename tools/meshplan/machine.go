@@ -17,6 +17,7 @@ import (
 // machine is the flags that say what a job runs on.
 type machine struct {
 	gpu, hardware string
+	software      string
 	memory        int64
 	gpusPerNode   int
 }
@@ -25,6 +26,7 @@ func (h *machine) flags() []cli.Flag {
 	return []cli.Flag{
 		app.Text(&h.gpu, "a `NAME` from meshplan gpus", "gpu"),
 		app.Text(&h.hardware, "describe the GPU and its links by `FILE`, a JSON object as meshplan gpus --json prints them", "hardware"),
+		app.Choice(&h.software, estimate.Runtimes(), "whose kernels and steps are timed (default: the hardware's, else torchtitan)", "software"),
 		app.Bytes(&h.memory, "memory of a GPU that the job may take (default: the GPU's)", "memory"),
 		app.Count(&h.gpusPerNode, "GPUs of a node (default: the GPU's)", "gpus-per-node"),
 	}
@@ -51,6 +53,9 @@ func (h *machine) read(given func(string) bool) (m estimate.Machine, err error) 
 	}
 	if given("memory") {
 		m.MemoryBytes = h.memory
+	}
+	if given("software") {
+		m.Software.Runtime = h.software
 	}
 	return m, nil
 }

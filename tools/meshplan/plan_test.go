@@ -34,8 +34,8 @@ func job(t require.TestingT, o *options) *manifest.Manifest {
 	return m
 }
 
-// Every plan that a search takes for legal is a manifest that all tools take, and starts in titan-run: 500 and more
-// plans of random tiny models, each planned for the first and the last rank.
+// Every plan that a search takes for legal is a manifest that all tools take, and starts in titan-run unless it is
+// marked plan_only: 500 and more plans of random tiny models, each planned for the first and the last rank.
 func TestPlansStart(t *testing.T) {
 	started := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -47,6 +47,8 @@ func TestPlansStart(t *testing.T) {
 		o.config = manifest.ModelConfig{NumLayers: rapid.IntRange(1, 9).Draw(t, "layers"), NumHeads: rapid.SampledFrom([]int{4, 6, 8}).Draw(t, "heads"), NumKVHeads: 2, VocabSize: rapid.SampledFrom([]int{256, 259}).Draw(t, "vocab")}
 		o.config.NumKVHeads = rapid.SampledFrom([]int{1, 2, o.config.NumHeads}).Draw(t, "kv heads")
 		o.batch.SeqLen = rapid.SampledFrom([]int{16, 24, 64}).Draw(t, "seq_len")
+		o.float8 = rapid.SampledFrom([]string{"off", "off", "tensorwise", "rowwise", "rowwise_with_gw_hp"}).Draw(t, "float8")
+		o.compile = rapid.IntRange(0, 7).Draw(t, "compile") == 0
 		on, err := estimate.FindMachine("h100")
 		require.NoError(t, err)
 		one := o.planned(&estimate.Job{Rows: 1, NumMicrobatches: 1, Passes: 1, Compute: "float32", AC: manifest.ActivationCheckpoint{Mode: "none"},
@@ -74,6 +76,10 @@ func TestPlansStart(t *testing.T) {
 			m.Derive()
 			require.NoError(t, manifest.Validate(m), "%+v", p)
 			run, err := parallel.New(m)
+			if planOnly(p, m) {
+				require.Error(t, err)
+				continue
+			}
 			require.NoError(t, err)
 			for _, rank := range []int{0, run.NumRanks() - 1} {
 				_, err = run.Program(rank)
@@ -172,7 +178,7 @@ func TestArenas(t *testing.T) {
 		}
 		split(t, m)
 		m.Derive()
-		ranks, err := arenas(m)
+		ranks, err := arenas(m, false)
 		require.NoError(t, err)
 		run, err := parallel.New(m)
 		require.NoError(t, err)

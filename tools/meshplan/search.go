@@ -37,6 +37,7 @@ func search(ctx context.Context, e *app.Env, o *options) error {
 			return err
 		}
 		m.Estimate = p.Estimate.Section(p.Job, &space.Machine)
+		m.Estimate.PlanOnly = planOnly(p.Job, m)
 		jobs = append(jobs, m)
 	}
 	explain(e.Explain, jobs[0])
