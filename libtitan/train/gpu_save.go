@@ -1,6 +1,10 @@
 package train
 
 import (
+	"fmt"
+	"log/slog"
+	"time"
+
 	"titan/libtitan/device/cuda"
 	"titan/libtitan/manifest"
 )
@@ -62,14 +66,16 @@ type hostCopy struct {
 
 // newCopies begins to make room for copies in the given mode; nil where none are made. Pinned memory takes seconds to
 // get: the first steps go on meanwhile.
-func newCopies(g *gpu, mode string) *copies {
+func newCopies(g *gpu, mode string, log *slog.Logger) *copies {
 	if mode != manifest.AsyncThread && mode != manifest.AsyncPinned {
 		return nil
 	}
 	c := &copies{g: g, at: map[tensorKind]map[string]hostCopy{}, made: make(chan struct{}), pinned: mode == manifest.AsyncPinned}
 	go func() {
 		defer close(c.made)
+		began := time.Now()
 		c.err = c.make()
+		log.Debug(fmt.Sprintf("saves: room for a copy of the state was made in %.2f s", time.Since(began).Seconds()))
 	}()
 	return c
 }

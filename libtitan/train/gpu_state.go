@@ -38,7 +38,7 @@ func newGPU(k *rank, training bool) (*gpu, error) {
 		return nil, err
 	}
 	if training && k.saves() {
-		g.copies = newCopies(g, k.job.Manifest.Checkpoint.AsyncMode)
+		g.copies = newCopies(g, k.job.Manifest.Checkpoint.AsyncMode, k.Log)
 	}
 	return g, nil
 }

@@ -1,0 +1,116 @@
+package train
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"titan/libtitan/checkpoint"
+	"titan/libtitan/comm"
+	"titan/libtitan/dtype"
+	"titan/libtitan/manifest"
+	"titan/libtitan/nn"
+	"titan/libtitan/parallel"
+)
+
+// The blocks of a part are its rows, each once, in order, none larger than it may be.
+func TestBlocksCoverAPart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := parallel.Held{Param: &nn.Param{FQN: "w"}, Offsets: []int64{rapid.Int64Range(0, 9).Draw(t, "first row")}, Sizes: []int64{rapid.Int64Range(0, 50).Draw(t, "rows")}}
+		if rapid.Bool().Draw(t, "matrix") {
+			h.Offsets, h.Sizes = append(h.Offsets, 3), append(h.Sizes, rapid.Int64Range(0, 9).Draw(t, "columns"))
+		}
+		size := max(rapid.IntRange(4, 200).Draw(t, "size"), int(rowBytes(h)))
+		offsets, sizes := slices.Clone(h.Offsets), slices.Clone(h.Sizes)
+		next, bytes := h.Offsets[0], int64(0)
+		for _, b := range blocksOf(anAverage, h, size) {
+			require.Equal(t, anAverage, b.kind)
+			require.Equal(t, next, b.part.Offsets[0])
+			require.Equal(t, bytes, b.offset)
+			require.LessOrEqual(t, b.bytes(), size)
+			require.Equal(t, h.Sizes[1:], b.part.Sizes[1:])
+			require.Equal(t, h.Offsets[1:], b.part.Offsets[1:])
+			next, bytes = next+b.part.Sizes[0], bytes+int64(b.bytes())
+		}
+		require.Equal(t, 4*h.NumElements(), bytes)
+		require.Equal(t, offsets, h.Offsets)
+		require.Equal(t, sizes, h.Sizes)
+	})
+}
+
+// In every mode each step's folder has the bits of one that training waited for, and training those of a run that saves
+// nothing.
+func TestGPUSavesInEveryMode(t *testing.T) {
+	needGPU(t)
+	data := numbers(t)
+	run := func(c manifest.Checkpoint) []record {
+		return stepsWith(t, savingJob(t, data, 6, c), func(o *Options) { o.Device, o.Deterministic = "cuda", true })
+	}
+	want := run(manifest.Checkpoint{})
+	waited := manifest.Checkpoint{Folder: t.TempDir(), Interval: 1}
+	require.Equal(t, want, run(waited))
+	for _, mode := range []string{manifest.AsyncThread, manifest.AsyncPinned} {
+		c := manifest.Checkpoint{Folder: t.TempDir(), Interval: 1, AsyncMode: mode}
+		require.Equal(t, want, run(c), mode)
+		for n := 1; n <= 6; n++ {
+			require.Equal(t, tensorsOf(t, checkpoint.StepDir(waited.Folder, n)), tensorsOf(t, checkpoint.StepDir(c.Folder, n)), "%s step %d", mode, n)
+		}
+		require.Equal(t, want, run(manifest.Checkpoint{Folder: t.TempDir(), Interval: 4, KeepLatestK: 2, AsyncMode: mode}), mode)
+	}
+}
+
+// What a GPU is given, seed or step, it gives back: the same bytes.
+func TestGPUGivesBackWhatItWasGiven(t *testing.T) {
+	needGPU(t)
+	data := numbers(t)
+	for _, d := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
+		m := tinyJob(t, data)
+		r, err := open(m, quiet(), false)
+		require.NoError(t, err)
+		state, err := SeedState(r.job.Params, m.Training.Seed, Philox, d, 3)
+		require.NoError(t, err)
+		seed := t.TempDir()
+		require.NoError(t, checkpoint.Write(context.Background(), seed, state, checkpoint.WriteOptions{}))
+		m.Checkpoint = &manifest.Checkpoint{InitialLoadPath: seed}
+		back := tensorsOf(t, savedByGPU(t, m))
+		for fqn, want := range tensorsOf(t, seed) {
+			if d == dtype.BFloat16 {
+				require.Equal(t, want, rounded(back[fqn], "bfloat16"), fqn)
+				continue
+			}
+			require.Equal(t, want, back[fqn], fqn)
+			require.Equal(t, string(make([]byte, len(want))), back[moment(fqn, "exp_avg")], fqn)
+		}
+	}
+	folder := t.TempDir()
+	steps(t, savingJob(t, data, 3, manifest.Checkpoint{Folder: folder}))
+	m := savingJob(t, data, 10, manifest.Checkpoint{Folder: folder})
+	require.Equal(t, tensorsOf(t, checkpoint.StepDir(folder, 3)), tensorsOf(t, savedByGPU(t, m)))
+}
+
+// savedByGPU is the folder of what a GPU was loaded with, before any step.
+func savedByGPU(t *testing.T, m *manifest.Manifest) string {
+	o := quiet()
+	o.Device = "cuda"
+	r, err := open(m, o, false)
+	require.NoError(t, err)
+	defer r.close()
+	r.train, err = r.openData(context.Background(), m.Data.Paths, nil, true)
+	require.NoError(t, err)
+	defer r.train.Close()
+	m.Checkpoint.Folder = t.TempDir()
+	require.NoError(t, r.start(context.Background(), func(ctx context.Context, c comm.Comm) error {
+		k, err := r.newRank(c, true)
+		if err != nil {
+			return err
+		}
+		if err := k.save(ctx, true); err != nil {
+			return err
+		}
+		return k.machine.close()
+	}))
+	return checkpoint.StepDir(m.Checkpoint.Folder, r.left.Step)
+}
