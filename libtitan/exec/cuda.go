@@ -143,6 +143,9 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 	if mem.cache != nil {
 		return loadCached(prog, mem, peers)
 	}
+	if err := compileFused(e, prog); err != nil {
+		return nil, err
+	}
 	g := &gpuProgram{e: e, peers: peers}
 	g.add("inputs", "inputs", func() error { return e.Stream.Upload(mem.inputs, mem.host, 0, mem.inputBytes) })
 	fused := fuseLosses(prog)

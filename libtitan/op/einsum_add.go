@@ -25,18 +25,26 @@ var einsumAddOp = &graph.Op{
 	},
 }
 
-// Epilogue finds the contraction that a sum of two could be made with, and the other term; nil if there is none.
-func Epilogue(sum *graph.Node) (product *graph.Node, other *graph.Value) {
-	if sum.Op != addOp || len(sum.In) != 2 {
+// Epilogue finds the contractions that a sum could be made with, one after the other, and the term that the first starts
+// from, nil if all are contractions. There are none where more terms than one are something else.
+func Epilogue(sum *graph.Node) (products []*graph.Node, start *graph.Value) {
+	if sum.Op != addOp {
 		return nil, nil
 	}
-	for i, v := range sum.In {
-		o := sum.In[1-i]
-		if v.Node.Op == einsumOp && v.Node.Phase == sum.Phase && v.DType == o.DType && v.Layout.Equal(o.Layout) && v != o {
-			return v.Node, o
+	seen := map[*graph.Value]bool{}
+	for _, v := range sum.In {
+		fits := v.Node.Op == einsumOp && v.Node.Phase == sum.Phase && v.DType == sum.Results[0].DType && v.Layout.Equal(sum.Results[0].Layout)
+		switch {
+		case fits && !seen[v]:
+			products = append(products, v.Node)
+		case start == nil:
+			start = v
+		default:
+			return nil, nil
 		}
+		seen[v] = true
 	}
-	return nil, nil
+	return products, start
 }
 
 // EinsumAdd is the contraction that product is, of a and b, plus c.

@@ -41,7 +41,7 @@ func (j *Job) Fusion() *pass.Fusion {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	all := &pass.Fusion{Kinds: map[string]int{}}
+	all := &pass.Fusion{Kinds: map[string]pass.FusedKind{}}
 	for _, f := range j.fusions {
 		all.Add(f)
 	}

@@ -15,17 +15,23 @@ const maxFusedValues = 10
 
 // Fusion is what Fuse did.
 type Fusion struct {
-	Nodes     int            // that are in kernels with others
-	Kernels   int            // that they became
-	Epilogues int            // sums that are made with a product
-	Kinds     map[string]int // how many kernels run each program, by its name
+	Nodes     int                  // that are in kernels with others
+	Kernels   int                  // that they became
+	Epilogues int                  // sums that are made with a product
+	Kinds     map[string]FusedKind // the programs that kernels run, by their hash
+}
+
+// FusedKind is a program and how many kernels run it.
+type FusedKind struct {
+	Program *scalar.Program
+	Kernels int
 }
 
 // Add counts what another did too.
 func (f *Fusion) Add(o Fusion) {
 	f.Nodes, f.Kernels, f.Epilogues = f.Nodes+o.Nodes, f.Kernels+o.Kernels, f.Epilogues+o.Epilogues
-	for p, n := range o.Kinds {
-		f.Kinds[p] += n
+	for hash, k := range o.Kinds {
+		f.Kinds[hash] = FusedKind{k.Program, f.Kinds[hash].Kernels + k.Kernels}
 	}
 }
 
@@ -43,7 +49,7 @@ func (f Fusion) String() string {
 func Fuse(g *graph.Graph, keep ...*graph.Value) (*graph.Graph, func(v *graph.Value) *graph.Value, Fusion, error) {
 	f := newFuser(g, keep)
 	f.findGroups()
-	out := &fuseWriter{fuser: f, g: g.Renew(), to: map[*graph.Value]*graph.Value{}, done: map[*graph.Node]bool{}, did: Fusion{Kinds: map[string]int{}}}
+	out := &fuseWriter{fuser: f, g: g.Renew(), to: map[*graph.Value]*graph.Value{}, done: map[*graph.Node]bool{}, did: Fusion{Kinds: map[string]FusedKind{}}}
 	for _, n := range g.Nodes {
 		out.need(n)
 	}
@@ -60,10 +66,10 @@ type fuser struct {
 
 // fuseGroup is nodes that become one, in their order.
 type fuseGroup struct {
-	nodes   []*graph.Node
-	space   string      // phase, shape and cuts of its whole values
-	product *graph.Node // of an epilogue: the product, and what is added to it
-	other   *graph.Value
+	nodes    []*graph.Node
+	space    string        // phase, shape and cuts of its whole values
+	products []*graph.Node // of a sum made with products: these, and the value that the first is added to, or nil
+	start    *graph.Value
 }
 
 func newFuser(g *graph.Graph, keep []*graph.Value) *fuser {
@@ -94,7 +100,7 @@ func (f *fuser) findGroups() {
 		f.takeEpilogue(n)
 	}
 	for _, n := range f.nodes {
-		if g := f.groups[n]; g == nil || g.product != nil {
+		if g := f.groups[n]; g == nil || g.products != nil {
 			continue
 		}
 		for _, v := range n.In {
@@ -110,27 +116,31 @@ func (f *fuser) findGroups() {
 	}
 }
 
-// takeEpilogue makes n part of the product that it adds to, if that saves more bytes than n as part of a kernel: a product's
-// epilogue saves writing and reading its result, a kernel reading n's result once, and writing it if nobody else reads it.
+// takeEpilogue makes n part of the products that it adds up, if that saves more bytes than n as part of a kernel: as epilogues,
+// a product's result is read once less and n's is written once less; a kernel reads n's result once less, and does not write
+// it if nobody else reads it.
 func (f *fuser) takeEpilogue(n *graph.Node) {
-	product, other := op.Epilogue(n)
-	if product == nil || f.groups[n] == nil || len(f.readers[product.Results[0]]) != 1 || f.kept[product.Results[0]] {
+	products, start := op.Epilogue(n)
+	if products == nil || f.groups[n] == nil {
 		return
 	}
-	sum := n.Results[0]
-	together := 0
+	for _, p := range products {
+		if v := p.Results[0]; len(f.readers[v]) != 1 || f.kept[v] || v == start {
+			return
+		}
+	}
+	sum, together := n.Results[0], 0
 	for _, r := range f.readers[sum] {
 		if f.legal(f.groups[n], f.groups[r]) {
 			together++
 		}
 	}
-	saved := min(together, 1)
 	if together == len(f.readers[sum]) && !f.kept[sum] {
-		saved = 2
+		return
 	}
-	if saved < 2 {
-		g := &fuseGroup{nodes: []*graph.Node{product, n}, product: product, other: other}
-		f.groups[n], f.groups[product] = g, g
+	g := &fuseGroup{nodes: append(slices.Clone(products), n), products: products, start: start}
+	for _, m := range g.nodes {
+		f.groups[m] = g
 	}
 }
 
@@ -150,7 +160,7 @@ func (f *fuser) join(n, with *graph.Node) {
 // legal reports whether two groups may become one: they are over the same elements, nothing outside stands between
 // them, no member reads a sum over all rows, and there are registers for all.
 func (f *fuser) legal(a, b *fuseGroup) bool {
-	if a == nil || b == nil || a.product != nil || b.product != nil || a.space != b.space {
+	if a == nil || b == nil || a.products != nil || b.products != nil || a.space != b.space {
 		return false
 	}
 	in := map[*graph.Node]bool{}

@@ -36,7 +36,7 @@ func (w *fuseWriter) need(n *graph.Node) {
 	}
 	w.g.In(n.Phase, g.nodes[0].FQN, func() {
 		switch {
-		case g.product != nil:
+		case g.products != nil:
 			w.epilogue(g)
 		case len(g.nodes) > 1:
 			w.fused(g)
@@ -62,10 +62,22 @@ func (w *fuseWriter) follow(old, now []*graph.Value) {
 	}
 }
 
+// epilogue writes a sum as products each of which adds to what is there before it.
 func (w *fuseWriter) epilogue(g *fuseGroup) {
-	in := w.now(append(append([]*graph.Value{}, g.product.In...), g.other))
-	w.follow(g.nodes[len(g.nodes)-1].Results, []*graph.Value{op.EinsumAdd(w.g, g.product, in[0], in[1], in[2])})
-	w.did.Epilogues++
+	products, sum := g.products, w.to[g.start]
+	if sum == nil {
+		sum = w.g.Copy(products[0], w.now(products[0].In))[0]
+		sum.Layout = products[0].Results[0].Layout
+		products = products[1:]
+	}
+	result := g.nodes[len(g.nodes)-1].Results[0]
+	for _, p := range products {
+		in := w.now(p.In)
+		sum = op.EinsumAdd(w.g, p, in[0], in[1], sum)
+		sum.Layout = result.Layout
+		w.did.Epilogues++
+	}
+	w.to[result] = sum
 }
 
 // fused writes a group as one node. Inputs are read in the order in which its nodes do, results written in that of nodes.
@@ -105,5 +117,5 @@ func (w *fuseWriter) fused(g *fuseGroup) {
 	w.follow(out, op.Fused(w.g, op.FusedAttr{Program: p, Dims: dims}, w.now(in)...))
 	w.did.Nodes += len(g.nodes)
 	w.did.Kernels++
-	w.did.Kinds[p.Hash()]++
+	w.did.Kinds[p.Hash()] = FusedKind{p, w.did.Kinds[p.Hash()].Kernels + 1}
 }

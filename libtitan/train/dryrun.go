@@ -57,6 +57,7 @@ func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w, text io.Wri
 		}
 		fmt.Fprintf(text, "stage %d\n%s", i, t)
 	}
+	r.explainFusion(text)
 	return r.fits()
 }
 

@@ -78,6 +78,7 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 		return err
 	}
 	r.startup.done("plan")
+	r.tellFusion()
 	if r.Progress != nil {
 		r.Progress(int64(r.left.Step))
 	}

@@ -20,9 +20,12 @@ const (
 	otherRegisters = 32
 )
 
-// formOf keeps a row in the registers of a block of at most maxThreads threads, or more where the row is wider.
+// formOf spreads whole rows: it keeps a row in the registers of a block of at most maxThreads threads, or more where the row is wider. A flat program has lanes alone.
 func formOf(p *scalar.Program, dim, maxThreads int) (fusedForm, error) {
 	f := fusedForm{lanes: fusedLanes(p, dim), vectors: 1}
+	if p.Flat() {
+		return f, nil
+	}
 	spread := func(limit int) bool {
 		for f.vectors = 1; f.vectors <= maxVectors; f.vectors *= 2 {
 			if f.threads = max(roundUp(blocksOf(dim/f.lanes, f.vectors), 32), 32); f.threads <= limit {
@@ -45,6 +48,16 @@ func formOf(p *scalar.Program, dim, maxThreads int) (fusedForm, error) {
 	return f, nil
 }
 
+// source is p's kernel in the form f.
+func (f fusedForm) source(p *scalar.Program) source {
+	name := FusedName(p)
+	kernel := fmt.Sprintf("%s<%d>", name, f.lanes)
+	if !p.Flat() {
+		kernel = fmt.Sprintf("%s<%d, %d, %d, %d>", name, f.lanes, f.vectors, f.threads*f.rows, f.perSM)
+	}
+	return source{name + ".cu", FusedSource(p), []string{kernel}}
+}
+
 // fusedLanes is how many elements a thread moves at once: 16 bytes of the narrowest type, if rows keep to that.
 func fusedLanes(p *scalar.Program, dim int) int {
 	n := 4
@@ -57,12 +70,30 @@ func fusedLanes(p *scalar.Program, dim int) int {
 	return n
 }
 
+// FusedShape is a program on rows of Width elements.
+type FusedShape struct {
+	Program *scalar.Program
+	Width   int
+}
+
+// CompileFused compiles the kernels of shapes beside each other; without it, each is when Fused first wants it.
+func (e *Engine) CompileFused(shapes []FusedShape) error {
+	var sources []source
+	for _, s := range shapes {
+		f, err := formOf(s.Program, s.Width, maxThreads)
+		if err != nil {
+			return err
+		}
+		if src := f.source(s.Program); e.kernels[src.kernels[0]] == 0 {
+			sources = append(sources, src)
+		}
+	}
+	return e.compile(sources)
+}
+
 // Fused runs p on rows of width elements: its inputs and its results in their order. A result whose add is set is float32
 // and is added to what is there.
 func (e *Engine) Fused(p *scalar.Program, rows, width int, in, out []Ptr, add []bool) (Work, error) {
-	if p.Flat() {
-		return e.fused(p, rows, width, in, out, add, fusedForm{lanes: fusedLanes(p, width)})
-	}
 	f, err := formOf(p, width, maxThreads)
 	if err != nil {
 		return nil, err
@@ -71,16 +102,10 @@ func (e *Engine) Fused(p *scalar.Program, rows, width int, in, out []Ptr, add []
 }
 
 func (e *Engine) fused(p *scalar.Program, rows, width int, in, out []Ptr, add []bool, f fusedForm) (Work, error) {
-	src := source{file: FusedName(p) + ".cu", text: FusedSource(p)}
-	var launch grid
-	parts := 0
-	sizes := []any{rows, width}
-	if p.Flat() {
-		src.kernels = []string{fmt.Sprintf("%s<%d>", FusedName(p), f.lanes)}
-		launch, sizes = flat(rows*width, f.lanes), []any{rows * width}
-	} else {
-		src.kernels = []string{fmt.Sprintf("%s<%d, %d, %d, %d>", FusedName(p), f.lanes, f.vectors, f.threads*f.rows, f.perSM)}
-		launch = grid{x: blocksOf(rows, f.rows), threads: f.threads, rows: f.rows}
+	src, launch := f.source(p), flat(rows*width, f.lanes)
+	sizes, parts := []any{rows * width}, 0
+	if !p.Flat() {
+		launch, sizes = grid{x: blocksOf(rows, f.rows), threads: f.threads, rows: f.rows}, []any{rows, width}
 		if _, cols := p.Sums(); cols {
 			launch.x = min(launch.x, e.SMs*f.perSM)
 			parts = launch.x * f.rows

@@ -103,16 +103,16 @@ func BenchmarkFused(b *testing.B) {
 		if c.dim == F {
 			rows = T
 		}
-		forms := []fusedForm{{lanes: fusedLanes(p, c.dim)}}
-		if !p.Flat() {
-			forms = nil
-			for _, threads := range []int{128, 256, 512} {
-				f, err := formOf(p, c.dim, threads)
-				require.NoError(b, err)
-				forms = append(forms, f)
-				f.perSM++
-				forms = append(forms, f)
+		var forms []fusedForm
+		for _, threads := range []int{128, 256, 512} {
+			f, err := formOf(p, c.dim, threads)
+			require.NoError(b, err)
+			forms = append(forms, f)
+			if p.Flat() {
+				break
 			}
+			f.perSM++
+			forms = append(forms, f)
 		}
 		for _, f := range forms {
 			b.Run(fmt.Sprintf("%s/%d/%dx%d,%d", c.name, c.dim, f.threads, f.vectors, f.perSM), func(b *testing.B) {

@@ -1,0 +1,153 @@
+package cuda
+
+import (
+	"fmt"
+
+	"titan/libtitan/scalar"
+)
+
+// rows is the kernel of a program on rows: a block has one, or each of its warps (blockDim.y) does where rows are short;
+// a thread has V vectors of N elements of it. Rows are dealt out in turn.
+func (g *generator) rows() {
+	g.line("template <int N, int V, int T, int B> __global__ void __launch_bounds__(T, B) %s(%s, i64 rows, i64 dim) {", g.name, g.params())
+	for _, o := range g.p.In {
+		switch o.Kind {
+		case scalar.Col:
+			g.line("  float x%d[V][N] = {};", o.Value)
+			g.vectors("  ", fmt.Sprintf("load(x%d[i], p%d + j);", o.Value, o.Value))
+		case scalar.One:
+			g.line("  float x%d = widen(*p%d);", o.Value, o.Value)
+		}
+	}
+	for i, o := range g.p.Out {
+		if o.Kind == scalar.Col {
+			g.line("  float s%d[V][N] = {};", i)
+		}
+	}
+	g.line("  i64 step = gridDim.x * (i64)blockDim.y, first = blockIdx.x * (i64)blockDim.y + threadIdx.y;")
+	g.line("  for (i64 row = first; row < rows; row += step) {")
+	g.prefetch()
+	for _, o := range g.p.In {
+		if o.Kind == scalar.Row {
+			g.line("    float x%d = widen(p%d[row]);", o.Value, o.Value)
+		}
+	}
+	for s := range g.stages {
+		g.loads(s)
+		g.numbers(s)
+		g.compute(s)
+	}
+	for i, o := range g.p.Out {
+		if o.Kind == scalar.Row {
+			g.line("    if (threadIdx.x == 0) put(y%d + row, %s);", i, g.ref(o.Value, ""))
+		}
+	}
+	g.line("  }")
+	for i, o := range g.p.Out {
+		if o.Kind == scalar.Col {
+			g.vectors("  ", fmt.Sprintf("store(y%d + first * dim + j, s%d[i]);", i, i))
+		}
+	}
+	g.line("}")
+}
+
+// vectors writes a loop over a thread's vectors of columns, j being the first of each.
+func (g *generator) vectors(indent string, body ...string) {
+	g.line("#pragma unroll")
+	g.line("%sfor (int i = 0; i < V; i++) {", indent)
+	g.line("%s  int j = (threadIdx.x + i * blockDim.x) * N;", indent)
+	g.line("%s  if (j >= dim) continue;", indent)
+	for _, b := range body {
+		g.line("%s  %s", indent, b)
+	}
+	g.line("%s}", indent)
+}
+
+// full lists the whole inputs that are loaded in a stage.
+func (g *generator) full(ok func(stage int) bool) (out []int) {
+	for _, o := range g.p.In {
+		if o.Kind == scalar.Full && ok(g.stage[o.Value]) {
+			out = append(out, o.Value)
+		}
+	}
+	return out
+}
+
+// prefetch asks for what later stages load of this row, and for the next row.
+func (g *generator) prefetch() {
+	var body []string
+	for _, v := range g.full(func(stage int) bool { return stage > 0 }) {
+		body = append(body, fmt.Sprintf("ahead<N>(p%d + row * dim + j);", v))
+	}
+	next := "if (row + step < rows) "
+	for i, v := range g.full(func(int) bool { return true }) {
+		if i > 0 {
+			next += ", "
+		}
+		next += fmt.Sprintf("ahead<N>(p%d + (row + step) * dim + j)", v)
+	}
+	g.vectors("    ", append(body, next+";")...)
+}
+
+// loads are the whole values that a stage reads first.
+func (g *generator) loads(stage int) {
+	in := g.full(func(s int) bool { return s == stage })
+	if in == nil {
+		return
+	}
+	var body []string
+	for _, v := range in {
+		g.line("    float x%d[V][N] = {};", v)
+		body = append(body, fmt.Sprintf("load(x%d[i], p%d + row * dim + j);", v, v))
+	}
+	g.vectors("    ", body...)
+}
+
+// numbers are a row's numbers that are there before a stage.
+func (g *generator) numbers(stage int) {
+	for i, s := range g.p.Steps {
+		switch {
+		case s.Code == scalar.Sum && g.stage[i] == stage-1:
+			g.line("    float t%d = block_sum(a%d);", i, i)
+		case !g.wide(i) && s.Code > scalar.Const && s.Code != scalar.Sum && g.stage[i] == stage:
+			g.line("    float t%d = %s;", i, g.expr(i, ""))
+		}
+	}
+}
+
+// compute is a stage's loop over elements.
+func (g *generator) compute(stage int) {
+	var body []string
+	for i, s := range g.p.Steps {
+		switch {
+		case s.Code == scalar.Sum && g.stage[i] == stage:
+			g.line("    float a%d = 0;", i)
+			body = append(body, fmt.Sprintf("a%d += %s;", i, g.expr(i, "[i][k]")))
+		case g.wide(i) && s.Code != scalar.Input && g.stage[i] == stage && g.kept(i):
+			g.line("    float t%d[V][N];", i)
+			body = append(body, fmt.Sprintf("t%d[i][k] = %s;", i, g.expr(i, "[i][k]")))
+		case g.wide(i) && s.Code != scalar.Input && g.stage[i] == stage:
+			body = append(body, fmt.Sprintf("float t%d = %s;", i, g.expr(i, "[i][k]")))
+		}
+	}
+	var before, after []string
+	for i, o := range g.p.Out {
+		switch {
+		case stage < g.stages-1:
+		case o.Kind == scalar.Full:
+			before = append(before, fmt.Sprintf("float r%d[N];", i))
+			body = append(body, fmt.Sprintf("r%d[k] = %s;", i, g.ref(o.Value, "[i][k]")))
+			after = append(after, fmt.Sprintf("store(y%d + row * dim + j, r%d);", i, i))
+		case o.Kind == scalar.Col:
+			body = append(body, fmt.Sprintf("s%d[i][k] += %s;", i, g.ref(o.Value, "[i][k]")))
+		}
+	}
+	if body == nil {
+		return
+	}
+	lines := append(before, "#pragma unroll", "for (int k = 0; k < N; k++) {")
+	for _, b := range body {
+		lines = append(lines, "  "+b)
+	}
+	g.vectors("    ", append(append(lines, "}"), after...)...)
+}
