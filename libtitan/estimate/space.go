@@ -135,7 +135,7 @@ func (s *Space) rejectTP(r *rejections, tp int) bool {
 			return true
 		}
 	}
-	if s.Job.SeqLen%tp != 0 {
+	if s.Job.SeqLen%tp != 0 && !s.Job.WholeSequence {
 		r.add("mesh.dims.tp %d: training.seq_len %d is not divisible by it", tp, s.Job.SeqLen)
 		return true
 	}
@@ -143,6 +143,9 @@ func (s *Space) rejectTP(r *rejections, tp int) bool {
 }
 
 func (s *Space) rejectCP(r *rejections, tp, cp int) bool {
+	if s.Job.WholeSequence {
+		tp = 1
+	}
 	if cp > 1 && s.Job.SeqLen%(tp*2*cp) != 0 {
 		r.add("mesh.dims.cp %d with tp %d: training.seq_len %d is not divisible by tp*2*cp = %d", cp, tp, s.Job.SeqLen, tp*2*cp)
 		return true

@@ -47,7 +47,7 @@ func (k Kind) Wrap(err error) error {
 }
 
 // Code is the exit code of err: the outermost ExitCode in its chain, else 130 for a cancelled
-// context, 5 for a full disk or failed I/O, 3 for a path that is missing or may not be opened, else 1.
+// context, 5 for a full disk or failed I/O, 3 for a path that is missing, no path or may not be opened, else 1.
 func Code(err error) int {
 	var coder interface{ ExitCode() int }
 	switch {
@@ -59,7 +59,7 @@ func Code(err error) int {
 		return int(Interrupted)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG), errors.Is(err, syscall.EIO), errors.Is(err, syscall.EPIPE):
 		return int(Lost)
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP):
 		return int(Input)
 	}
 	return int(Bug)

@@ -83,7 +83,13 @@ func (m *Manifest) checkBatch(p *problems) {
 	t, d := m.Training, m.Mesh.Dims
 	// Sequence parallelism cuts a row over tp; cp's load balancing cuts it in 2*cp pieces.
 	pieces, why := d.TP, fmt.Sprintf("mesh.dims.tp %d", d.TP)
-	if d.CP > 1 {
+	switch {
+	case m.Mesh.DisableSequenceParallel:
+		pieces, why = 1, ""
+		if d.CP > 1 {
+			pieces, why = 2*d.CP, fmt.Sprintf("2*cp = %d (mesh.dims.cp %d)", 2*d.CP, d.CP)
+		}
+	case d.CP > 1:
 		pieces, why = d.TP*2*d.CP, fmt.Sprintf("tp*2*cp = %d (mesh.dims.tp %d, cp %d)", d.TP*2*d.CP, d.TP, d.CP)
 	}
 	if t.SeqLen%pieces != 0 {

@@ -17,7 +17,7 @@ func moveFlags(o *checkpoint.MoveOptions) []cli.Flag {
 	o.MaxMemory = 256 << 20
 	return []cli.Flag{
 		app.Bytes(&o.MaxMemory, "memory for buffers", "max-memory"),
-		app.Count(&o.Jobs, "move N `blocks` at a time (default: one a core)", "jobs", "j"),
+		app.Natural(&o.Jobs, "move N `blocks` at a time (default: one a core)", "jobs", "j"),
 		app.Switch(&o.Replace, "replace a checkpoint that stands where OUT goes, once the new one is whole", "force"),
 		app.Switch(&o.KeepNames, "leave names as they are: no wrapper parts stripped, none converted", "keep-names"),
 	}

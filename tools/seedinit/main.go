@@ -60,7 +60,7 @@ func (o *options) flags() []cli.Flag {
 		app.Count(&o.files, "cut every weight by rows over `N` files", "shards"),
 		app.Switch(&o.write.Replace, "replace a folder that holds something else", "force"),
 		app.Bytes(&o.write.MaxMemory, "memory for buffers", "max-memory"),
-		app.Count(&o.write.Jobs, "work on `N` parts at a time (default: one a core)", "jobs", "j"),
+		app.Natural(&o.write.Jobs, "work on `N` parts at a time (default: one a core)", "jobs", "j"),
 	}
 }
 

@@ -29,8 +29,8 @@ func benchVerb() app.Verb {
 		Flags: []cli.Flag{
 			app.Text(&path, "write what was measured to `FILE`, or - for stdout", "hardware"),
 			app.Choice(&o.Device, []string{"cpu", "cuda"}, "what is measured: the cpu and ranks that share it, or NVIDIA GPUs", "device"),
-			app.Count(&ranks, "GPUs between which collectives are measured (default: all)", "ranks"),
-			app.Count(&o.CPU.Threads, "threads of the cpu's kernels (default: all cores)", "threads"),
+			app.Natural(&ranks, "GPUs between which collectives are measured (default: all)", "ranks"),
+			app.Natural(&o.CPU.Threads, "threads of the cpu's kernels (default: all cores)", "threads"),
 			app.Choice(&o.CPU.Products, []string{"builtin", "onednn"}, "who multiplies matrices on the cpu", "products"),
 		},
 		Run: func(ctx context.Context, e *app.Env) error {

@@ -81,7 +81,7 @@ func (f *flags) job() []cli.Flag {
 		app.Choice(&f.float8, []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"}, "`RECIPE` of the linears but lm_head; the cpu emulates it", "float8"),
 		app.Choice(&f.options.Device, []string{"cpu", "cuda"}, "what computes: the cpu, or an NVIDIA GPU", "device"),
 		app.Choice(&f.options.Comm, []string{"local", "mpi", "nccl"}, "how ranks talk: all in this process, or one a process, over Open MPI or, on GPUs, NCCL (default: as it was started)", "comm"),
-		app.Count(&f.options.CPU.Threads, "threads of the cpu's kernels (default: all cores)", "threads"),
+		app.Natural(&f.options.CPU.Threads, "threads of the cpu's kernels (default: all cores)", "threads"),
 		app.Choice(&f.options.CPU.Products, []string{"builtin", "onednn"}, "who multiplies matrices on the cpu", "products"),
 	}
 }

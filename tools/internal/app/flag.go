@@ -56,6 +56,23 @@ func Count[T int | int64 | uint64](dst *T, usage string, names ...string) cli.Fl
 	}}, usage, names)
 }
 
+// Natural is [Count] of what cannot be below 0: threads, things at a time.
+func Natural(dst *int, usage string, names ...string) cli.Flag {
+	parse := func(s string) (int, error) {
+		n, err := manifest.ParseCount(s)
+		if err == nil && (n < 0 || int64(int(n)) != n) {
+			err = fmt.Errorf("must be 0 or more")
+		}
+		return int(n), err
+	}
+	return flagOf(&value[int]{dst, parse, func(n int) string {
+		if n == 0 {
+			return ""
+		}
+		return fmt.Sprint(n)
+	}}, usage, names)
+}
+
 // Bytes is a flag for a size, as manifest.ParseBytes reads it: 80GiB, 512KiB, 2g.
 func Bytes(dst *int64, usage string, names ...string) cli.Flag {
 	return flagOf(&value[int64]{dst, manifest.ParseBytes, func(n int64) string {

@@ -146,7 +146,11 @@ func unknownFlag(where, arg string, known map[string]bool) error {
 	slices.Sort(names)
 	arg, _, _ = strings.Cut(arg, "=")
 	if near := manifest.Nearest(flagName(arg), names); near != "" {
-		return exit.Usage.Errorf("unknown flag %s: did you mean --%s? (see %s --help)", arg, near, where)
+		dashes := "--"
+		if len(near) == 1 {
+			dashes = "-"
+		}
+		return exit.Usage.Errorf("unknown flag %s: did you mean %s%s? (see %s --help)", arg, dashes, near, where)
 	}
 	return exit.Usage.Errorf("unknown flag %s (see %s --help)", arg, where)
 }
