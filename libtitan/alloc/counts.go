@@ -14,8 +14,21 @@ func (c Counts) plus(d Counts) Counts {
 	return Counts{c.Requested + d.Requested, c.Allocated + d.Allocated, c.Active + d.Active, c.Reserved + d.Reserved, c.Pending + d.Pending}
 }
 
-func (c Counts) max(d Counts) Counts {
-	return Counts{max(c.Requested, d.Requested), max(c.Allocated, d.Allocated), max(c.Active, d.Active), max(c.Reserved, d.Reserved), max(c.Pending, d.Pending)}
+// add and raise work in place: traces have millions of events.
+func (c *Counts) add(d *Counts) {
+	c.Requested += d.Requested
+	c.Allocated += d.Allocated
+	c.Active += d.Active
+	c.Reserved += d.Reserved
+	c.Pending += d.Pending
+}
+
+func (c *Counts) raise(d *Counts) {
+	c.Requested = max(c.Requested, d.Requested)
+	c.Allocated = max(c.Allocated, d.Allocated)
+	c.Active = max(c.Active, d.Active)
+	c.Reserved = max(c.Reserved, d.Reserved)
+	c.Pending = max(c.Pending, d.Pending)
 }
 
 // Meter follows counters and their peaks.
@@ -27,9 +40,9 @@ type Meter struct {
 
 // Move changes the counters by one event; a free that completes at once is one event. It reports a new peak of Active.
 func (m *Meter) Move(d Counts) bool {
-	m.Now = m.Now.plus(d)
+	m.Now.add(&d)
 	higher := m.Now.Active > m.Peak.Active
-	m.Peak = m.Peak.max(m.Now)
+	m.Peak.raise(&m.Now)
 	if higher {
 		m.AtPeakActive = m.Now
 	}

@@ -16,8 +16,8 @@ type pickled struct {
 	ids    []int32
 }
 
-// bytesPerEvent is about what torch writes for one; only speed depends on it.
-const bytesPerEvent = 96
+// bytesPerEvent is the least that torch writes for one; only speed depends on it, for memory is taken as it is filled.
+const bytesPerEvent = 48
 
 func newPickled(data string) *pickled {
 	return &pickled{builder: newBuilder(), file: file{data: data}, events: make([]Event, 0, len(data)/bytesPerEvent)}
