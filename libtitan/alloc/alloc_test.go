@@ -69,6 +69,30 @@ func TestStacking(t *testing.T) {
 	require.Equal(t, Counts{32 * mib, 32 * mib, 32 * mib, 40 * mib, 0}, run(Hold, false).Peak)
 }
 
+// A wait that does not reach the newest use keeps what that needs, also of a block that earlier ones need too.
+func TestWaitForSome(t *testing.T) {
+	a := open(t, &Virtual{}, Config{})
+	var blocks []*Block
+	for range 3 {
+		b := malloc(t, a, 2*mib, 0)
+		blocks = append(blocks, b)
+		a.Use(b, 1)
+	}
+	a.Use(blocks[0], 1) // again
+	for _, b := range blocks {
+		require.NoError(t, a.Free(b))
+	}
+	held := func() int64 { return a.Stats().Now.Allocated / (2 * mib) }
+	a.Wait(0, 1, 4)
+	require.EqualValues(t, 3, held())
+	a.Wait(0, 1, 2)
+	require.EqualValues(t, 2, held(), "the second went; the first is used again")
+	a.Wait(0, 1, 1)
+	require.EqualValues(t, 1, held())
+	a.Wait(0, 1, 0)
+	require.Zero(t, held())
+}
+
 func TestRound(t *testing.T) {
 	for _, c := range []struct {
 		divisions   int

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"titan/libtitan/alloc"
+	"titan/libtitan/graph"
 	"titan/libtitan/op"
 )
 
@@ -180,10 +181,13 @@ func (s *Step) owner(of *Slot) string {
 	if of.Class == Grad {
 		return of.Name + " < gradients"
 	}
-	what, part := "recv", "forward"
-	if s.Node != nil {
-		what = s.Node.Op.Name
-		part = [...]string{"forward", "backward"}[s.Node.Phase]
+	what, backward := [...]string{"", "accumulate", "send", "recv"}[s.Kind], s.Tag.Backward
+	if s.Kind == Compute {
+		what, backward = s.Node.Op.Name, s.Node.Phase == graph.Backward
+	}
+	part := "forward"
+	if backward {
+		part = "backward"
 	}
 	if of == s.Scratch {
 		what += ", packing"

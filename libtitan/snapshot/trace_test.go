@@ -8,6 +8,9 @@ import (
 	"pgregory.net/rapid"
 
 	"titan/libtitan/alloc"
+	"titan/libtitan/dtype"
+	"titan/libtitan/graph"
+	"titan/libtitan/plan"
 )
 
 // recordTrace runs an allocator and returns its trace and its counters.
@@ -93,4 +96,39 @@ func TestTraceOfADeadProcess(t *testing.T) {
 	require.Len(t, s.Devices[0].Trace, 2)
 	_, err = Parse(data[:len(data)-30])
 	require.ErrorContains(t, err, "truncated")
+}
+
+// A planner puts values anywhere in its arena, also in the middle of free room; the analysis takes its word for it.
+func TestArenaTrace(t *testing.T) {
+	slot := func(kib, offset, first, last int, class plan.Class) *plan.Slot {
+		return &plan.Slot{Type: graph.Type{DType: dtype.UInt8, Shape: []int{kib << 10}}, Class: class, Name: "w", FQN: "layers.0", Offset: offset << 10, First: first, Last: last}
+	}
+	prog := &plan.Program{ArenaBytes: 64 << 10, ConstBytes: 100, GradsInArena: true, Steps: make([]plan.Step, 4)}
+	for i := range prog.Steps {
+		prog.Steps[i] = plan.Step{Kind: plan.Accumulate}
+	}
+	prog.Slots = []*plan.Slot{slot(16, 0, 0, 1, plan.Arena), slot(8, 16, 0, 2, plan.Arena), slot(4, 60, 1, 3, plan.Grad), slot(20, 24, 2, 3, plan.Arena), slot(12, 0, 2, 3, plan.Arena)}
+	var b bytes.Buffer
+	w, err := NewArenaWriter(&b, 0)
+	require.NoError(t, err)
+	values := plan.Follow(prog, plan.NewPlaced(prog, w.Event), false)
+	for range 2 {
+		for i := range prog.Steps {
+			_, err := values.Begin(i)
+			require.NoError(t, err)
+			require.NoError(t, values.End(i))
+		}
+		values.Join()
+	}
+	require.NoError(t, w.Close())
+	s, err := Parse(b.Bytes())
+	require.NoError(t, err)
+	require.True(t, s.Planned)
+	r := Analyze(s, &s.Devices[0])
+	require.Equal(t, Full, r.History)
+	require.Empty(t, r.Notes)
+	most := int64(8+4+20+12) << 10 // at step 2
+	require.Equal(t, alloc.Counts{Requested: most + 100, Allocated: most + 128, Active: most + 128, Reserved: 64<<10 + 128}, r.Peak)
+	require.Equal(t, "accumulate < layers.0 < forward", r.Holders[0].Owner)
+	require.EqualValues(t, 64<<10-most, r.Fragments["peak_active"].Free)
 }

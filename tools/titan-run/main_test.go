@@ -7,7 +7,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	apptest.Main(m, "meshplan", "pp-split", "seedinit", "titan-run", "ckpt-shard")
+	apptest.Main(m, "meshplan", "pp-split", "seedinit", "titan-run", "ckpt-shard", "memprof")
 }
 func TestScripts(t *testing.T) { apptest.Scripts(t) }
 func TestReadme(t *testing.T)  { apptest.Readme(t) }
