@@ -6,15 +6,17 @@ import (
 	"fmt"
 
 	"titan/libtitan/device/cuda"
-	"titan/libtitan/op"
 	"titan/libtitan/plan"
 )
+
+// Stored is what programs on a GPU share and the caller owns: parameters, and copies of them in another type, by FQN.
+type Stored struct{ Params, Copies map[string]cuda.Ptr }
 
 // CUDAMemory is what a program works on, on a GPU. What the caller reads and writes between runs is its Memory, which
 // lies in pinned memory of the host and is copied at the beginning and the end of each run.
 type CUDAMemory struct {
 	*Memory
-	Params             map[string]cuda.Ptr // by FQN
+	stored             Stored
 	Grads              map[string]cuda.Ptr // by FQN, in the arena: valid from one run to the next
 	e                  *cuda.Engine
 	host               *cuda.Host
@@ -27,10 +29,10 @@ type CUDAMemory struct {
 	values             *plan.Cached // where they lie else
 }
 
-// NewCUDAMemory takes the memory of prog, whose gradients lie in its arena, for microbatches of size tokens. Parameters
-// are the caller's. With a cache values are taken from it as the program runs, and all else when it is loaded.
-func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, params map[string]cuda.Ptr, cache *CUDACache) (*CUDAMemory, error) {
-	m := &CUDAMemory{Memory: &Memory{}, Params: params, Grads: map[string]cuda.Ptr{}, e: e, size: size, cache: cache}
+// NewCUDAMemory takes the memory of prog, whose gradients lie in its arena, for microbatches of size tokens. With a cache
+// values are taken from it as the program runs, and all else when it is loaded.
+func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, stored Stored, cache *CUDACache) (*CUDAMemory, error) {
+	m := &CUDAMemory{Memory: &Memory{}, stored: stored, Grads: map[string]cuda.Ptr{}, e: e, size: size, cache: cache}
 	m.inputBytes = 8*microbatches*size + 4
 	var err error
 	if m.host, err = e.AllocHost(m.inputBytes + 4*microbatches); err != nil {
@@ -101,7 +103,9 @@ func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
 	case plan.Const:
 		t.p = m.consts + cuda.Ptr(s.Root().Offset)
 	case plan.Param:
-		t.p, known = m.Params[s.Name]
+		t.p, known = m.stored.Params[s.Name]
+	case plan.Copy:
+		t.p, known = m.stored.Copies[s.Name]
 	case plan.Grad:
 		t.p, known = m.Grads[s.Name]
 	case plan.Tokens:
@@ -119,7 +123,10 @@ func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
 	return t, nil
 }
 
-// LoadCUDA binds prog to mem and computes its constants; c carries what crosses to other ranks, and is nil where there
+// Losses is where the program leaves the loss of each microbatch, float32.
+func (m *CUDAMemory) Losses() cuda.Ptr { return m.loss }
+
+// LoadCUDA binds prog to mem and computes its constants and the copies of its parameters; c carries what crosses to other ranks, and is nil where there
 // are none. Run then puts every step on the engine's stream and waits for the last: the first time one by one, afterwards
 // as one CUDA graph, unless stages send to each other.
 func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives) (*Runner, error) {
@@ -131,13 +138,15 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 	if err := peers.openWindow(); err != nil {
 		return nil, err
 	}
-	for i := range prog.Constants {
-		work, err := bindCUDA(e, &prog.Constants[i], mem)
-		if err != nil {
-			return nil, err
-		}
-		if err := work(); err != nil {
-			return nil, err
+	for _, list := range [][]plan.Step{prog.Constants, prog.Copies} {
+		for i := range list {
+			work, err := bindCUDA(e, &list[i], mem)
+			if err != nil {
+				return nil, err
+			}
+			if err := work(); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if mem.cache != nil {
@@ -147,7 +156,7 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 		return nil, err
 	}
 	g := &gpuProgram{e: e, peers: peers}
-	g.add("inputs", "inputs", func() error { return e.Stream.Upload(mem.inputs, mem.host, 0, mem.inputBytes) })
+	g.add(Cost{Class: "inputs"}, "inputs", func() error { return e.Stream.Upload(mem.inputs, mem.host, 0, mem.inputBytes) })
 	fused := fuseLosses(prog)
 	for i := range prog.Steps {
 		s := &prog.Steps[i]
@@ -167,31 +176,11 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 		if err != nil {
 			return nil, err
 		}
-		g.add(s.String(), class(s), peers.before(work, reads, writes, s))
+		g.add(costOf(s), s.String(), peers.before(work, reads, writes, s))
 	}
-	g.add("sends", "sends", peers.end(peers.join))
-	g.add("losses", "losses", func() error { return e.Stream.Download(mem.host, mem.inputBytes, mem.loss, 4*len(mem.Loss)) })
+	g.add(Cost{Class: "sends"}, "sends", peers.end(peers.join))
+	g.add(Cost{Class: "losses"}, "losses", func() error { return e.Stream.Download(mem.host, mem.inputBytes, mem.loss, 4*len(mem.Loss)) })
 	return &Runner{prog: prog, gpu: g, steps: []func(context.Context) error{g.run}}, nil
-}
-
-// class is what a step is, for those who add up times: the op, of a product its rule, of a fused kernel its program.
-func class(s *plan.Step) string {
-	if s.Node == nil {
-		return "accumulate"
-	}
-	switch a := s.Node.Attr.(type) {
-	case op.EinsumAttr:
-		return s.Node.Op.Name + " " + a.Spec
-	case op.FusedAttr:
-		return "fused " + a.Hash()
-	case op.Float8ProductAttr:
-		return "float8_product " + a.Spec
-	case op.Float8CastAttr:
-		return fmt.Sprintf("float8_cast %v to %v, %v", s.In[0].DType, a.To, a.Copies)
-	case op.AmaxAttr:
-		return fmt.Sprintf("amax of %v", s.In[0].DType)
-	}
-	return s.Node.Op.Name
 }
 
 // gpuCall is one application of an op on the device's memory.

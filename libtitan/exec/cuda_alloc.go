@@ -155,7 +155,7 @@ func loadCached(prog *plan.Program, mem *CUDAMemory, peers *gpuPeers) (*Runner, 
 			}
 		}
 	}
-	return &Runner{prog: prog, steps: []func(context.Context) error{r.run}}, nil
+	return &Runner{prog: prog, gpu: &gpuProgram{e: mem.e, peers: peers, cached: true}, steps: []func(context.Context) error{r.run}}, nil
 }
 
 func (r *cachedProgram) run(ctx context.Context) error {
@@ -177,7 +177,7 @@ func (r *cachedProgram) run(ctx context.Context) error {
 	if err := compute.Download(r.mem.host, r.mem.inputBytes, r.mem.loss, 4*len(r.mem.Loss)); err != nil {
 		return err
 	}
-	return r.peers.sync(ctx)
+	return r.peers.await(ctx, compute)
 }
 
 // await has the stream that computes wait for moves.

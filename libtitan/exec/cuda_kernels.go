@@ -40,6 +40,9 @@ func gpuEinsum(c gpuCall) (cuda.Work, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(c.in) > 2 { // plan.SumInProducts
+		return c.e.ProductPlus(p, c.out[0].p, a, b, c.in[2].p)
+	}
 	p.Add = c.add[0]
 	return c.e.Product(p, c.out[0].p, a, b)
 }
@@ -85,7 +88,7 @@ func (t gpuTensor) vocab(dim int) cuda.Vocab {
 
 func gpuEmbedding(c gpuCall) (cuda.Work, error) {
 	_, dim := c.in[1].rows()
-	return c.e.Embedding(c.out[0].DType, c.out[0].p, c.in[1].p, c.in[0].p, c.in[0].NumElements(), c.in[1].vocab(0), dim)
+	return c.e.Embedding(c.out[0].DType, c.out[0].p, c.in[1].DType, c.in[1].p, c.in[0].p, c.in[0].NumElements(), c.in[1].vocab(0), dim)
 }
 
 func gpuEmbeddingBackward(c gpuCall) (cuda.Work, error) {

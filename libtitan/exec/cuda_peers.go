@@ -29,8 +29,8 @@ type Collectives interface {
 	// together, those that gather nothing with no bytes.
 	OpenWindow(ctx context.Context, g comm.Group, bytes int) (cuda.Ptr, error)
 	CloseWindow(p cuda.Ptr) error
-	// Sync waits for the stream, and ends when the job has failed elsewhere.
-	Sync(ctx context.Context, s *cuda.Stream) error
+	// Sync waits for a stream or an event, and ends when the job has failed elsewhere.
+	Sync(ctx context.Context, what interface{ Sync() error }) error
 }
 
 // gpuPeers binds what a program moves between GPUs. FSDP's gathers and reductions are on streams of their own, beside
@@ -306,12 +306,12 @@ func (p *gpuPeers) join() error {
 	return nil
 }
 
-// sync waits for the end of a step.
-func (p *gpuPeers) sync(ctx context.Context) error {
+// await waits for a stream or an event.
+func (p *gpuPeers) await(ctx context.Context, what interface{ Sync() error }) error {
 	if p.moves == nil {
-		return p.e.Stream.Sync()
+		return what.Sync()
 	}
-	return p.moves.Sync(ctx, p.e.Stream)
+	return p.moves.Sync(ctx, what)
 }
 
 func (p *gpuPeers) free() error {

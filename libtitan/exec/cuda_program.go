@@ -2,24 +2,75 @@ package exec
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"os"
 
 	"titan/libtitan/device/cuda"
 )
 
 // gpuProgram is the steps of a program on a stream, and their recording.
 type gpuProgram struct {
-	e              *cuda.Engine
-	peers          *gpuPeers
-	works          []cuda.Work
-	names, classes []string // of each: the step, and what it is
-	ran            bool
-	graph          *cuda.Graph
+	e     *cuda.Engine
+	peers *gpuPeers
+	works []cuda.Work
+	names []string // of each
+	costs []Cost
+	ran   bool
+	graph *cuda.Graph
+	// cached: its steps are not here but in a cachedProgram.
+	cached bool
 }
 
-func (g *gpuProgram) add(name, class string, w cuda.Work) {
-	g.works, g.names, g.classes = append(g.works, w), append(g.names, name), append(g.classes, class)
+func (g *gpuProgram) add(c Cost, name string, w cuda.Work) {
+	g.works, g.names, g.costs = append(g.works, w), append(g.names, name), append(g.costs, c)
+}
+
+// await waits for a stream or an event.
+func (g *gpuProgram) await(ctx context.Context, what interface{ Sync() error }) error {
+	if err := g.peers.await(ctx, what); err != nil {
+		return fmt.Errorf("exec: a kernel of the step failed: %w: with %s=1 the error names it", err, launchBlocking)
+	}
+	return nil
+}
+
+// unrecorded says why the program does not become a graph, "" if it does.
+func (g *gpuProgram) unrecorded() string {
+	switch {
+	case g.cached:
+		return "its values lie in a caching allocator, which may move them"
+	case g.peers.staged:
+		return "it sends to other pipeline stages, and the branches of a graph may wait for each other"
+	case os.Getenv(launchBlocking) == "1":
+		return launchBlocking + "=1"
+	}
+	return ""
+}
+
+// launchBlocking is CUDA's wish to wait after every kernel, so that errors name theirs.
+const launchBlocking = "CUDA_LAUNCH_BLOCKING"
+
+// Then puts w after all that a program does on a GPU, in the same graph.
+func (r *Runner) Then(c Cost, w cuda.Work) { r.gpu.add(c, c.Class, w) }
+
+// Start puts a program's steps on the stream of its GPU, and waits for none of them if it need not.
+func (r *Runner) Start(ctx context.Context) error {
+	if r.gpu.cached {
+		return r.Run(ctx)
+	}
+	return r.gpu.launch(ctx)
+}
+
+// Await waits for a stream or an event, and ends when the job has failed elsewhere.
+func (r *Runner) Await(ctx context.Context, what interface{ Sync() error }) error {
+	return r.gpu.await(ctx, what)
+}
+
+// Unrecorded says why a GPU's program does not become a graph, "" if it does.
+func (r *Runner) Unrecorded() string {
+	if r.gpu == nil {
+		return ""
+	}
+	return r.gpu.unrecorded()
 }
 
 // run puts every step on the stream and waits for the last.
@@ -27,15 +78,12 @@ func (g *gpuProgram) run(ctx context.Context) error {
 	if err := g.launch(ctx); err != nil {
 		return err
 	}
-	if err := g.peers.sync(ctx); err != nil {
-		return fmt.Errorf("exec: a kernel of the step failed: %w: with CUDA_LAUNCH_BLOCKING=1 the error names it", err)
-	}
-	return nil
+	return g.await(ctx, g.e.Stream)
 }
 
 // launch does the first run step by step, so that libraries have made what they make once; then it records a graph.
 func (g *gpuProgram) launch(ctx context.Context) error {
-	if g.graph == nil && g.ran && !g.peers.staged {
+	if g.graph == nil && g.ran && g.unrecorded() == "" {
 		var err error
 		if g.graph, err = g.e.Stream.Capture(func() error { return g.each(ctx) }); err != nil {
 			return fmt.Errorf("exec: record the step: %w", err)
@@ -66,42 +114,4 @@ func (g *gpuProgram) step(i int) error {
 		return fmt.Errorf("exec: %s: %w", g.names[i], err)
 	}
 	return nil
-}
-
-// Times runs a program on a GPU once, step by step, and adds up how long steps of a class took there, in milliseconds.
-func (r *Runner) Times() (map[string]float64, error) {
-	g := r.gpu
-	if g == nil {
-		return nil, errors.New("exec: only a GPU's steps are timed")
-	}
-	events := make([]*cuda.Event, len(g.works)+1)
-	for i := range events {
-		var err error
-		if events[i], err = g.e.NewEvent(true); err != nil {
-			return nil, err
-		}
-		defer events[i].Close()
-	}
-	for i, e := range events {
-		if i > 0 {
-			if err := g.step(i - 1); err != nil {
-				return nil, err
-			}
-		}
-		if err := g.e.Stream.Record(e); err != nil {
-			return nil, err
-		}
-	}
-	if err := g.e.Stream.Sync(); err != nil {
-		return nil, err
-	}
-	out := map[string]float64{}
-	for i, class := range g.classes {
-		ms, err := events[i+1].Since(events[i])
-		if err != nil {
-			return nil, err
-		}
-		out[class] += float64(ms)
-	}
-	return out, nil
 }

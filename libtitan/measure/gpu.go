@@ -308,13 +308,18 @@ func (g *gpu) update(n int) ([]work, error) {
 	if g.err != nil {
 		return nil, g.err
 	}
-	o, err := g.e.NewOptimizer([]cuda.Param{p})
+	o, err := g.e.NewOptimizer([]cuda.Param{p}, cuda.Tally{Where: []int{-1}})
 	if err != nil {
 		return nil, err
 	}
 	g.updates = append(g.updates, o)
-	s := cuda.AdamW{LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, C1: 1, C2: 1, GradScale: 1}
-	return []work{func() error { return o.Update(s) }}, nil
+	o.Set(cuda.AdamW{LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, C1: 1, C2: 1, MaxNorm: 1})
+	for _, w := range []cuda.Work{o.Measure, o.Clip} { // an update needs a norm
+		if err := w(); err != nil {
+			return nil, err
+		}
+	}
+	return []work{work(o.Update)}, nil
 }
 
 func (g *gpu) copies(bytes int) ([]work, error) {

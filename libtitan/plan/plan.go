@@ -43,6 +43,7 @@ const (
 	Param               // a stored parameter, by name
 	Grad                // a parameter's gradient, by name, summed over the step's microbatches
 	Const               // computed once, when the program is loaded
+	Copy                // a parameter in another type, by name, kept from step to step
 	Tokens              // of one microbatch
 	Labels              // of one microbatch
 	Scale               // one scalar a step
@@ -52,7 +53,7 @@ const (
 )
 
 func (c Class) String() string {
-	return [...]string{"activations", "params", "grads", "constants", "tokens", "labels", "scale", "loss", "windows"}[c]
+	return [...]string{"activations", "params", "grads", "constants", "copies", "tokens", "labels", "scale", "loss", "windows"}[c]
 }
 
 // Slot is a value's place in memory: Type is of what this rank holds of it.
@@ -61,7 +62,7 @@ type Slot struct {
 	Class      Class
 	At         []placement.Range // what of the logical value this rank holds, by dim
 	Logical    []int             // the logical value's shape
-	Name       string            // of a parameter or gradient
+	Name       string            // of a parameter, gradient or copy
 	FQN        string            // of the module whose node made it
 	Microbatch int
 	Of         *Slot // of a view: whose memory it is; nil: its own
@@ -115,6 +116,7 @@ type Program struct {
 	Where
 	Stages       []*Stage // that it holds
 	Constants    []Step   // run once, at load
+	Copies       []Step   // run at load, and when parameters are changed from outside; by KeepCopies
 	Steps        []Step
 	Slots        []*Slot // all arena slots, in order of First
 	Windows      []*Slot // what is gathered by PlaceWindows, in order of First

@@ -52,28 +52,64 @@ type batch struct {
 	hash                string
 }
 
-// fill reads this rank's share of the rows from position on into mem's microbatches, and counts those of all.
-func (k *rank) fill(ctx context.Context, d *dataset, mem *exec.Memory, position int64) (batch, error) {
+// share is this rank's part of the rows of a step, by microbatch.
+type share struct {
+	position       int64 // of the step
+	tokens, labels [][]int32
+	valid          int64
+	hash           uint64
+	err            error
+}
+
+// readShare reads this rank's share of the rows from position on, for microbatches.
+func (k *rank) readShare(d *dataset, position int64, microbatches int) *share {
 	t := k.job.Manifest.Training
-	at := k.job.Where(k.comm.Rank())
 	dp := k.job.DPIndex(k.comm.Rank())
 	perStep := t.LocalBatchSize / k.job.Rows // microbatches of an accumulation step
-	row := data.Batch{Rows: k.job.Rows, SeqLen: t.SeqLen, Tokens: make([]int32, k.job.Rows*t.SeqLen), Labels: make([]int32, k.job.Rows*t.SeqLen)}
-	var valid int64
-	var hash uint64
-	for i := range mem.Tokens {
-		share := data.Share{Rank: dp, Ranks: k.job.DP, Local: t.LocalBatchSize}
-		row.First = share.First(position, i/perStep) + int64(i%perStep*k.job.Rows)
-		if err := d.read(&row); err != nil {
-			return batch{}, err
+	s := &share{position: position}
+	for i := range microbatches {
+		row := data.Batch{Rows: k.job.Rows, SeqLen: t.SeqLen, Tokens: make([]int32, k.job.Rows*t.SeqLen), Labels: make([]int32, k.job.Rows*t.SeqLen)}
+		from := data.Share{Rank: dp, Ranks: k.job.DP, Local: t.LocalBatchSize}
+		row.First = from.First(position, i/perStep) + int64(i%perStep*k.job.Rows)
+		if s.err = d.read(&row); s.err != nil {
+			return s
 		}
-		valid += row.Valid()
-		hash += row.Hash()
-		k.localPositions(mem.Tokens[i], row.Tokens, at)
-		k.localPositions(mem.Labels[i], row.Labels, at)
+		s.valid += row.Valid()
+		s.hash += row.Hash()
+		s.tokens, s.labels = append(s.tokens, row.Tokens), append(s.labels, row.Labels)
 	}
+	return s
+}
+
+// readAhead begins to read the share of the step after b, if there is one to come.
+func (k *rank) readAhead(b batch) <-chan *share {
+	next := make(chan *share, 1)
+	if k.pos.Step+1 >= k.job.Manifest.Training.Steps {
+		next <- nil
+		return next
+	}
+	position, microbatches := k.pos.after(b).Rows, len(k.mem.Tokens)
+	go func() { next <- k.readShare(k.train, position, microbatches) }()
+	return next
+}
+
+// fill puts this rank's share of the rows from position on into mem's microbatches, and counts those of all.
+func (k *rank) fill(ctx context.Context, d *dataset, mem *exec.Memory, position int64) (batch, error) {
+	s := k.ahead
+	if s == nil || d != k.train || s.position != position {
+		s = k.readShare(d, position, len(mem.Tokens))
+	}
+	if s.err != nil {
+		return batch{}, s.err
+	}
+	at := k.job.Where(k.comm.Rank())
+	for i := range mem.Tokens {
+		k.localPositions(mem.Tokens[i], s.tokens[i], at)
+		k.localPositions(mem.Labels[i], s.labels[i], at)
+	}
+	valid, hash := s.valid, s.hash
 	rows := len(mem.Tokens) * k.job.Rows * k.job.DP
-	out := batch{rows: rows, tokens: rows * t.SeqLen}
+	out := batch{rows: rows, tokens: rows * k.job.Manifest.Training.SeqLen}
 	if k.job.DP > 1 {
 		// One rank of each data-parallel place counts; a hash goes in halves, which float64 holds exactly.
 		sums := make([]float64, 3)

@@ -25,6 +25,9 @@ func (k *rank) newEvaluator(d *dataset, steps int) (*evaluator, error) {
 	if err != nil {
 		return nil, err
 	}
+	if k.gpu != nil {
+		prog.KeepCopies()
+	}
 	e := &evaluator{rank: k, data: d}
 	perBatch := int64(k.job.Rows * k.job.NumMicrobatches * k.job.DP)
 	e.batches = int(max(1, d.Rows()/perBatch))

@@ -1,16 +1,17 @@
 package train
 
 import (
+	"context"
 	"fmt"
 	"os"
 
 	"titan/libtitan/comm"
 	"titan/libtitan/comm/nccl"
 	"titan/libtitan/device/cuda"
+	"titan/libtitan/dtype"
 	"titan/libtitan/exec"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
-	"titan/libtitan/optim"
 	"titan/libtitan/parallel"
 	"titan/libtitan/plan"
 )
@@ -21,11 +22,16 @@ type gpu struct {
 	cache                   *exec.CUDACache // nil: values lie in a planned arena
 	held                    []parallel.Held
 	params, moments, second map[string]cuda.Ptr // the moments nil: nothing is trained
+	narrow                  map[string]cuda.Ptr // copies of parameters in the type computed in
 	optimizer               *cuda.Optimizer
+	after                   []cuda.Work // what follows a program that is not recorded: the optimizer
 	programs                []*exec.CUDAMemory
 	lanes                   chan *lane // those that are free
 	laneBytes               int
-	copies                  *copies // nil: nothing is saved beside the training
+	copies                  *copies     // nil: nothing is saved beside the training
+	saved                   *cuda.Event // the save under way has copied the state, which may change then
+	numParams               int         // of the model
+	hasLoss                 bool        // the rank's loss counts
 }
 
 // openGPU takes the GPU of this process: the first, or the one of its place among the ranks of this machine.
@@ -88,41 +94,129 @@ func (r *run) me() (int, error) {
 }
 
 func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*exec.Memory, *exec.Runner, error) {
-	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, g.params, g.cache)
+	for i := range prog.Copies {
+		s := prog.Copies[i].Out[0]
+		if g.narrow[s.Name] != 0 {
+			continue
+		}
+		var err error
+		if g.narrow[s.Name], err = g.room(s.Bytes(), "copies of parameters"); err != nil {
+			return nil, nil, err
+		}
+	}
+	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, exec.Stored{Params: g.params, Copies: g.narrow}, g.cache)
 	if err != nil {
 		return nil, nil, err
 	}
 	g.programs = append(g.programs, mem)
-	if prog.GradsInArena {
-		if err := g.train(mem); err != nil {
-			return nil, nil, err
-		}
-	}
 	peers, _ := c.(exec.Collectives)
 	r, err := exec.LoadCUDA(g.e, prog, mem, peers)
+	if err == nil && prog.GradsInArena {
+		err = g.train(mem, r, c)
+	}
 	return mem.Memory, r, err
 }
 
-// train ties the optimizer to the gradients of a program.
-func (g *gpu) train(mem *exec.CUDAMemory) (err error) {
+// train ties the optimizer to the gradients of a program, and makes it the program's end.
+func (g *gpu) train(mem *exec.CUDAMemory, r *exec.Runner, c comm.Comm) (err error) {
+	t := cuda.Tally{NumParams: g.numParams}
+	if g.hasLoss {
+		t.Losses, t.NumLosses = mem.Losses(), len(mem.Loss)
+	}
 	var all []cuda.Param
+	bytes := 0.0 // of parameters
 	for _, h := range g.held {
 		fqn := h.Param.FQN
 		grad, ok := mem.Grads[fqn]
 		if !ok {
 			return fmt.Errorf("no gradient of %s is made", fqn)
 		}
-		all = append(all, cuda.Param{P: g.params[fqn], G: grad, M: g.moments[fqn], V: g.second[fqn], N: int(h.NumElements())})
+		where := -1
+		if h.First {
+			where = h.Index
+		}
+		t.Where = append(t.Where, where)
+		bytes += 4 * float64(h.NumElements())
+		all = append(all, cuda.Param{P: g.params[fqn], G: grad, M: g.moments[fqn], V: g.second[fqn], Copy: g.narrow[fqn], N: int(h.NumElements())})
 	}
-	g.optimizer, err = g.e.NewOptimizer(all)
+	if g.optimizer, err = g.e.NewOptimizer(all, t); err != nil {
+		return err
+	}
+	sum, err := g.sumTally(c)
+	for _, w := range []struct {
+		exec.Cost
+		work cuda.Work
+	}{
+		{exec.Cost{Class: "norms", Bytes: bytes}, g.optimizer.Measure}, {exec.Cost{Class: "norms of all ranks"}, sum},
+		{exec.Cost{Class: "clip"}, g.optimizer.Clip}, {exec.Cost{Class: "adamw", Bytes: 7 * bytes}, g.update},
+	} {
+		if r.Unrecorded() != "" {
+			g.after = append(g.after, w.work)
+			continue
+		}
+		r.Then(w.Cost, w.work)
+	}
 	return err
+}
+
+// update applies AdamW, once no save copies the state.
+func (g *gpu) update() error {
+	if err := g.e.Stream.WaitOutside(g.saved); err != nil {
+		return err
+	}
+	return g.optimizer.Update()
+}
+
+// sumTally adds up what the ranks tell each other in a step.
+func (g *gpu) sumTally(c comm.Comm) (cuda.Work, error) {
+	peers, ok := c.(exec.Collectives)
+	if !ok || c.Size() == 1 {
+		return func() error { return nil }, nil
+	}
+	world := comm.Group{Name: "step", Ranks: comm.World(c.Size()).Ranks}
+	if err := peers.Open(context.Background(), []comm.Group{world}); err != nil {
+		return nil, err
+	}
+	told := g.optimizer.Told()
+	return peers.AllReduceOn(g.e.Stream, world, "losses and norms", dtype.Float64, comm.Sum, cuda.Reduced{In: told, Out: told})
+}
+
+// step puts all of a step on the stream, and waits for what was found: the update goes on when this returns.
+func (g *gpu) step(ctx context.Context, k *rank, u update) (found, error) {
+	s := u.scalars
+	g.optimizer.Set(cuda.AdamW{
+		LR: s.LR, Beta1: s.Beta1, Beta2: s.Beta2, Eps: s.Eps, WeightDecay: s.WeightDecay, C1: s.C1, C2: s.C2, MaxNorm: u.maxNorm,
+	})
+	if err := k.runner.Start(ctx); err != nil {
+		return found{}, err
+	}
+	if g.after != nil {
+		if err := k.runner.Await(ctx, g.e.Stream); err != nil {
+			return found{}, err
+		}
+		if err := k.exchangeTied(ctx); err != nil {
+			return found{}, err
+		}
+		for _, work := range g.after {
+			if err := work(); err != nil {
+				return found{}, err
+			}
+		}
+	}
+	if err := k.runner.Await(ctx, g.optimizer.Clipped); err != nil {
+		return found{}, err
+	}
+	all := g.optimizer.Tally()
+	f := found{squares: all[:g.numParams]}
+	if u.valid > 0 {
+		f.loss = all[g.numParams] / float64(u.valid)
+	}
+	return f, nil
 }
 
 func (g *gpu) squares(which tensorKind) ([]float64, error) {
 	return g.optimizer.Squares(cuda.Which(which))
 }
-
-func (g *gpu) update(s optim.Scalars) error { return g.optimizer.Update(cuda.AdamW(s)) }
 
 func (g *gpu) exchange(fqn string, f func(mine, theirs []float32) error) error {
 	at := g.programs[0].Grads[fqn] // of the program that trains, which is loaded first
@@ -156,7 +250,7 @@ func (r *run) fitsGPU() error {
 		return err
 	}
 	r.programs[me] = prog
-	need := int64(prog.ArenaBytes + prog.WindowBytes + prog.ConstBytes) // gradients included
+	need := int64(prog.ArenaBytes + prog.WindowBytes + prog.ConstBytes + prog.CopyBytes()) // gradients included
 	for _, h := range r.job.Held(me) {
 		need += 12 * h.NumElements()
 	}
@@ -165,7 +259,7 @@ func (r *run) fitsGPU() error {
 		return err
 	}
 	defer leave()
-	r.Log.Debug(fmt.Sprintf("plan: needs %.2fGiB of the GPU: %.2f for parameters and moments, %.2f for the step, %.2f for what is computed once a step",
+	r.Log.Debug(fmt.Sprintf("plan: needs %.2fGiB of the GPU: %.2f for parameters, moments and copies, %.2f for the step, %.2f for what is computed once a step",
 		gib(need), gib(need-int64(prog.ArenaBytes+prog.WindowBytes+prog.ConstBytes)), gib(int64(prog.ArenaBytes+prog.WindowBytes)), gib(int64(prog.ConstBytes))))
 	free, _, err := r.gpu.MemInfo()
 	if err == nil && need > int64(free) {

@@ -55,7 +55,7 @@ type copies struct {
 	pinned bool
 	stream *cuda.Stream // of copies into pinned memory
 	start  *cuda.Event  // the state is that of the step
-	end    *cuda.Event  // it is copied
+	end    *cuda.Event  // it is copied; updates wait for it
 }
 
 // hostCopy is that of one part of a tensor.
@@ -70,7 +70,7 @@ func newCopies(g *gpu, mode string, log *slog.Logger) *copies {
 	if mode != manifest.AsyncThread && mode != manifest.AsyncPinned {
 		return nil
 	}
-	c := &copies{g: g, at: map[tensorKind]map[string]hostCopy{}, made: make(chan struct{}), pinned: mode == manifest.AsyncPinned}
+	c := &copies{g: g, at: map[tensorKind]map[string]hostCopy{}, made: make(chan struct{}), pinned: mode == manifest.AsyncPinned, end: g.saved}
 	go func() {
 		defer close(c.made)
 		began := time.Now()
@@ -89,10 +89,8 @@ func (c *copies) make() (err error) {
 	if c.stream, err = c.g.e.NewStream(false); err != nil {
 		return err
 	}
-	for _, e := range []**cuda.Event{&c.start, &c.end} {
-		if *e, err = c.g.e.NewEvent(false); err != nil {
-			return err
-		}
+	if c.start, err = c.g.e.NewEvent(false); err != nil {
+		return err
 	}
 	for _, kind := range []tensorKind{aParameter, anAverage, aSquaredAverage} {
 		c.at[kind] = map[string]hostCopy{}
@@ -204,11 +202,8 @@ func (c *copies) close() error {
 			}
 		}
 	}
-	for _, e := range []*cuda.Event{c.start, c.end} {
-		if e == nil {
-			continue
-		}
-		if err := e.Close(); err != nil {
+	if c.start != nil {
+		if err := c.start.Close(); err != nil {
 			return err
 		}
 	}

@@ -16,7 +16,7 @@ func newGPU(k *rank, training bool) (*gpu, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &gpu{e: k.gpu, cache: cache, held: k.held, params: map[string]cuda.Ptr{}}
+	g := &gpu{e: k.gpu, cache: cache, held: k.held, params: map[string]cuda.Ptr{}, narrow: map[string]cuda.Ptr{}, numParams: len(k.job.Params), hasLoss: k.hasLoss()}
 	kinds := []tensorKind{aParameter}
 	if training {
 		g.moments, g.second = map[string]cuda.Ptr{}, map[string]cuda.Ptr{}
@@ -32,6 +32,9 @@ func newGPU(k *rank, training bool) (*gpu, error) {
 		}
 	}
 	if err := g.openLanes(); err != nil {
+		return nil, err
+	}
+	if g.saved, err = g.e.NewEvent(false); err != nil {
 		return nil, err
 	}
 	if err := g.fill(k, kinds); err != nil {
@@ -203,7 +206,10 @@ func (g *gpu) close() error {
 	if err := g.closeLanes(); err != nil {
 		return err
 	}
-	for _, list := range []map[string]cuda.Ptr{g.params, g.moments, g.second} {
+	if err := g.saved.Close(); err != nil {
+		return err
+	}
+	for _, list := range []map[string]cuda.Ptr{g.params, g.moments, g.second, g.narrow} {
 		for _, p := range list {
 			if err := g.release(p); err != nil {
 				return err

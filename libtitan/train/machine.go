@@ -1,6 +1,8 @@
 package train
 
 import (
+	"context"
+
 	"titan/libtitan/comm"
 	"titan/libtitan/device/cpu"
 	"titan/libtitan/exec"
@@ -15,10 +17,10 @@ import (
 type machine interface {
 	// load binds a program to the parameters, with inputs for microbatches of size tokens.
 	load(prog *plan.Program, microbatches, size int, c comm.Comm) (*exec.Memory, *exec.Runner, error)
+	// step runs the rank's program on the inputs in its memory, and applies AdamW if what the ranks find together is finite.
+	step(ctx context.Context, k *rank, u update) (found, error)
 	// squares is the sum of squares, in float64, of one tensor of each parameter that the rank counts, zero for others.
 	squares(which tensorKind) ([]float64, error)
-	// update applies AdamW.
-	update(s optim.Scalars) error
 	// exchange gives the gradient of a parameter to f, which fills theirs with a peer's, and adds that.
 	exchange(fqn string, f func(mine, theirs []float32) error) error
 	// take holds the parameters and moments fast for a save in one of the manifest's modes. One that goes on beside the
@@ -37,6 +39,23 @@ type snapshot interface {
 	// free ends it: nothing is read any more. The next one may be taken.
 	free() error
 }
+
+// update is what a step does with its gradients.
+type update struct {
+	valid   int           // labels, over all ranks
+	scalars optim.Scalars // but for the gradients' scale
+	maxNorm float64       // that follows from this
+}
+
+// found is what the ranks know together when a step's gradients are made.
+type found struct {
+	loss    float64   // mean over the labels
+	squares []float64 // of the gradients, summed, of the model's parameters in order
+}
+
+func (f found) norm() float64 { return optim.Norm(f.squares) }
+
+func (f found) finite() bool { return isFinite(f.loss) && isFinite(f.norm()) }
 
 // tensorKind is one of the tensors that belong to a parameter.
 type tensorKind int
@@ -77,12 +96,50 @@ func (h *host) squares(which tensorKind) ([]float64, error) {
 	return out, nil
 }
 
-func (h *host) update(s optim.Scalars) error {
+func (h *host) step(ctx context.Context, k *rank, u update) (found, error) {
+	if err := k.runner.Run(ctx); err != nil {
+		return found{}, err
+	}
+	if err := k.exchangeTied(ctx); err != nil {
+		return found{}, err
+	}
+	f, err := h.find(ctx, k, u.valid)
+	if err != nil || !f.finite() {
+		return f, err
+	}
+	if err := k.copied(); err != nil {
+		return f, err
+	}
+	u.scalars.GradScale = optim.ClipScale(f.norm(), u.maxNorm)
 	for _, p := range h.held {
 		fqn := p.Param.FQN
-		h.engine.AdamW(h.state.params[fqn], h.state.grads[fqn], h.state.m[fqn], h.state.v[fqn], cpu.AdamW(s))
+		h.engine.AdamW(h.state.params[fqn], h.state.grads[fqn], h.state.m[fqn], h.state.v[fqn], cpu.AdamW(u.scalars))
 	}
-	return nil
+	return f, nil
+}
+
+// find sums, over the ranks, the losses of the microbatches and the squared norms of the gradients that each owns. Where one
+// rank has a value and the others zero, the sum is exact.
+func (h *host) find(ctx context.Context, k *rank, valid int) (found, error) {
+	n := len(k.job.Params)
+	all := make([]float64, n+1)
+	own, err := h.squares(aGradient)
+	if err != nil {
+		return found{}, err
+	}
+	for i, p := range h.held {
+		if p.First {
+			all[p.Index] = own[i]
+		}
+	}
+	if k.hasLoss() && valid > 0 {
+		for _, l := range k.mem.Loss {
+			all[n] += float64(l)
+		}
+		all[n] /= float64(valid)
+	}
+	err = k.comm.Sum(ctx, all)
+	return found{all[n], all[:n]}, err
 }
 
 func (h *host) exchange(fqn string, f func(mine, theirs []float32) error) error {

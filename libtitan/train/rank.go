@@ -27,6 +27,7 @@ type rank struct {
 	eval     *evaluator
 	schedule *optim.Schedule
 	pos      position
+	ahead    *share // of the next step, read already; nil: it is not
 	saver    saver
 	stalled  time.Duration // that training waited for saves since the last record
 	trace    *memoryTrace  // nil: none
@@ -54,6 +55,9 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 		return nil, err
 	}
 	k.started("the step tied to its memory and kernels")
+	if why := k.runner.Unrecorded(); why != "" && c.Rank() == 0 {
+		r.Log.Debug("the step is launched kernel by kernel and not as one CUDA graph: " + why)
+	}
 	if k.schedule, err = optim.NewSchedule(*r.job.Manifest.LRScheduler, r.job.Manifest.Training.Steps); err != nil {
 		return nil, err
 	}
@@ -130,7 +134,7 @@ func (k *rank) stepTimeout() time.Duration {
 	return cmp.Or(k.CommTimeout, k.InitTimeout, comm.DefaultTimeout)
 }
 
-// step does one optimizer step. Everything that ranks must agree on goes through one sum.
+// step does one optimizer step. The next one's rows are read meanwhile.
 func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 	began := time.Now()
 	b, err := k.fill(ctx, k.train, k.mem, k.pos.Rows)
@@ -142,71 +146,46 @@ func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 	if b.valid > 0 {
 		k.mem.Scale[0] = float32(1 / float64(b.valid))
 	}
-	if err := k.runner.Run(ctx); err != nil {
-		return false, err
-	}
-	if err := k.exchangeTied(ctx); err != nil {
-		return false, err
-	}
-	loss, squares, stopping, err := k.agree(ctx, stop, b.valid)
+	factor := k.schedule.Factor(k.pos.Epoch)
+	scalars := optim.AdamW{Optimizer: *k.job.Manifest.Optimizer}.At(k.pos.Updates+1, factor, 1)
+	reading := k.readAhead(b)
+	f, err := k.machine.step(ctx, k, update{b.valid, scalars, k.job.Manifest.Training.MaxNorm})
+	k.ahead = <-reading
 	if err != nil {
 		return false, err
 	}
-	norm := optim.Norm(squares)
-	step := k.pos.Step + 1
-	if err := k.finite(ctx, step, loss, norm); err != nil {
+	if stopping, err = k.agree(ctx, stop); err != nil {
 		return false, err
 	}
-	factor := k.schedule.Factor(k.pos.Epoch)
-	update := optim.AdamW{Optimizer: *k.job.Manifest.Optimizer}.At(k.pos.Updates+1, factor, optim.ClipScale(norm, k.job.Manifest.Training.MaxNorm))
-	if err := k.copied(); err != nil {
-		return false, err
-	}
-	if err := k.machine.update(update); err != nil {
+	step, norm := k.pos.Step+1, f.norm()
+	if err := k.finite(ctx, step, f.loss, norm); err != nil {
 		return false, err
 	}
 	k.pos = k.pos.after(b)
 	if k.comm.Rank() == 0 {
 		err = k.report.step(record{
-			Step: step, Loss: loss, GradNorm: norm, LR: k.job.Manifest.Optimizer.LR * factor, BatchHash: b.hash,
+			Step: step, Loss: f.loss, GradNorm: norm, LR: k.job.Manifest.Optimizer.LR * factor, BatchHash: b.hash,
 			Tokens: b.tokens, ValidTokens: b.valid, TokensSeen: k.pos.Tokens,
 			DataSeconds: loaded.Sub(began).Seconds(), StepSeconds: time.Since(began).Seconds(),
-			StalledSeconds: k.stalled.Seconds(), GradNorms: k.gradNorms(squares),
+			StalledSeconds: k.stalled.Seconds(), GradNorms: k.gradNorms(f.squares),
 		})
 	}
 	k.stalled = 0
 	return stopping, err
 }
 
-// agree sums, over the ranks, what each knows: the losses of the microbatches, the squared norms of the gradients it
-// owns, whether it was told to stop, and how the save beside the training goes. Where one rank has a value and the others
-// zero, the sum is exact.
-func (k *rank) agree(ctx, stop context.Context, valid int) (loss float64, squares []float64, stopping bool, err error) {
-	n := len(k.job.Params)
-	all := make([]float64, n+4)
-	own, err := k.machine.squares(aGradient)
-	if err != nil {
-		return 0, nil, false, err
-	}
-	for i, h := range k.held {
-		if h.First {
-			all[h.Index] = own[i]
-		}
-	}
-	if k.hasLoss() && valid > 0 {
-		for _, l := range k.mem.Loss {
-			all[n] += float64(l)
-		}
-		all[n] /= float64(valid)
-	}
+// agree tells, the same on all ranks, whether one of them was told to stop, and goes on with the save beside the training. A GPU
+// applies the update meanwhile.
+func (k *rank) agree(ctx, stop context.Context) (stopping bool, err error) {
+	flags := make([]float64, 3)
 	if stop.Err() != nil {
-		all[n+1] = 1
+		flags[0] = 1
 	}
-	all[n+2], all[n+3] = k.saver.status(0)
-	if err = k.comm.Sum(ctx, all); err == nil {
-		err = k.advance(ctx, all[n+2], all[n+3])
+	flags[1], flags[2] = k.saver.status(0)
+	if err = k.comm.Sum(ctx, flags); err == nil {
+		err = k.advance(ctx, flags[1], flags[2])
 	}
-	return all[n], all[:n], all[n+1] > 0, err
+	return flags[0] > 0, err
 }
 
 // hasLoss reports whether the rank's loss counts: on the last stage, one rank of those that have the same tokens.
@@ -234,7 +213,7 @@ func (k *rank) exchangeTied(ctx context.Context) error {
 	})
 }
 
-// finite stops the run, on every rank and before any weight changes, when the loss or the norm is not finite.
+// finite stops the run, on every rank, when no weight was changed because the loss or the norm is not finite.
 func (k *rank) finite(ctx context.Context, step int, loss, norm float64) error {
 	if isFinite(loss) && isFinite(norm) {
 		return nil

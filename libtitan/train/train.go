@@ -189,11 +189,13 @@ func (r *run) start(ctx context.Context, f func(ctx context.Context, c comm.Comm
 // apart reports whether each rank is a process of its own.
 func (r *run) apart() bool { return r.Comm == "mpi" || r.Comm == "nccl" }
 
-// program plans a rank's step. On a GPU gradients share the arena with activations, and FSDP's moves run beside what is
-// computed.
+// program plans a rank's step. On a GPU the optimizer makes the copies of parameters that are computed with, products make
+// sums, FSDP's moves run beside what is computed, and gradients share the arena with activations.
 func (r *run) program(rank int) (*plan.Program, error) {
 	prog, err := r.job.Program(rank)
 	if err == nil && r.gpu != nil {
+		prog.KeepCopies()
+		prog.SumInProducts()
 		prog.Overlap()
 		prog.PlaceGrads()
 	}

@@ -205,11 +205,19 @@ func (r *Rank) abort() {
 	}
 }
 
-// Sync waits until all that was put on the stream is done. It ends, with the job's error, when a collective cannot.
-func (r *Rank) Sync(ctx context.Context, s *cuda.Stream) error {
+// Sync waits until all that was put on a stream is done, or an event has come. It ends, with the job's error, when a collective
+// cannot.
+func (r *Rank) Sync(ctx context.Context, what interface{ Sync() error }) error {
 	r.rounds.Add(1)
 	done := make(chan error, 1)
-	go func() { done <- s.Sync() }()
+	go func() {
+		leave, err := r.dev.Enter()
+		if err == nil {
+			err = what.Sync()
+			leave()
+		}
+		done <- err
+	}()
 	var err error
 	select {
 	case err = <-done:

@@ -64,7 +64,7 @@ func (b *blas) check(what string, rc int32) error {
 }
 
 // Product is C [M, N] = op(A) [M, K] · op(B) [K, N], all row-major and dense: A is [K, M] if TransA, B is [N, K] if
-// TransB. In is the type of A and B, Out that of C; sums are float32. Add adds to what C, of float32, holds.
+// TransB. In is the type of A and B, Out that of C; sums are float32. Add adds to what C holds.
 type Product struct {
 	M, N, K        int
 	TransA, TransB bool
@@ -184,25 +184,35 @@ func (b *blas) layout(to *uintptr, t dtype.DType, rows, cols int) error {
 
 // choose takes the algorithm that the library puts first.
 func (b *blas) choose(what string, d *product) error {
+	algos, err := b.choices(what, d, 1)
+	if err == nil {
+		d.algo = algos[0]
+	}
+	return err
+}
+
+// choices are up to n algorithms for a product, those that the library thinks fastest first.
+func (b *blas) choices(what string, d *product, n int) ([]heuristic, error) {
 	var pref uintptr
 	if err := b.check("cublasLtMatmulPreferenceCreate", call(b.prefCreate, uintptr(ref(&pref)))); err != nil {
-		return err
+		return nil, err
 	}
 	defer call(b.prefDestroy, pref)
 	room := uint64(workspaceBytes)
 	if err := b.check("cublasLtMatmulPreferenceSetAttribute", call(b.prefSet, pref, prefWorkspace, uintptr(ref(&room)), 8)); err != nil {
-		return err
+		return nil, err
 	}
 	for i := range 4 {
 		align := uint32(operandAlignment)
 		if err := b.check("cublasLtMatmulPreferenceSetAttribute", call(b.prefSet, pref, prefAlignment+uintptr(i), uintptr(ref(&align)), 4)); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	var got int32
-	rc := call(b.heuristic, b.handle, d.desc, d.first, d.second, d.result, d.result, pref, 1, uintptr(ref(&d.algo)), uintptr(ref(&got)))
+	algos := make([]heuristic, n)
+	rc := call(b.heuristic, b.handle, d.desc, d.first, d.second, d.result, d.result, pref, uintptr(n), uintptr(ref(&algos[0])), uintptr(ref(&got)))
 	if rc == 0 && got == 0 {
 		rc = 15
 	}
-	return b.check(what, rc)
+	return algos[:got], b.check(what, rc)
 }

@@ -15,7 +15,7 @@ type driver struct {
 	cuStreamCreateWithPriority, cuStreamSynchronize, cuStreamDestroy      uintptr
 	cuStreamWaitEvent, cuStreamBeginCapture, cuStreamEndCapture           uintptr
 	cuEventCreate, cuEventRecord, cuEventSynchronize, cuEventQuery        uintptr
-	cuEventElapsedTime, cuEventDestroy                                    uintptr
+	cuEventElapsedTime, cuEventDestroy, cuEventRecordWithFlags            uintptr
 	cuModuleLoadData, cuModuleGetFunction, cuFuncSetAttribute             uintptr
 	cuLaunchKernel, cuGraphGetNodes, cuGraphInstantiate, cuGraphDestroy   uintptr
 	cuGraphLaunch, cuGraphExecDestroy                                     uintptr
@@ -38,7 +38,7 @@ func (d *driver) names() map[string]*uintptr {
 		"cuStreamCreateWithPriority": &d.cuStreamCreateWithPriority, "cuStreamSynchronize": &d.cuStreamSynchronize,
 		"cuStreamDestroy_v2": &d.cuStreamDestroy, "cuStreamWaitEvent": &d.cuStreamWaitEvent,
 		"cuStreamBeginCapture_v2": &d.cuStreamBeginCapture, "cuStreamEndCapture": &d.cuStreamEndCapture,
-		"cuEventCreate": &d.cuEventCreate, "cuEventRecord": &d.cuEventRecord, "cuEventSynchronize": &d.cuEventSynchronize,
+		"cuEventCreate": &d.cuEventCreate, "cuEventRecord": &d.cuEventRecord, "cuEventRecordWithFlags": &d.cuEventRecordWithFlags, "cuEventSynchronize": &d.cuEventSynchronize,
 		"cuEventQuery": &d.cuEventQuery, "cuEventElapsedTime": &d.cuEventElapsedTime, "cuEventDestroy_v2": &d.cuEventDestroy,
 		"cuModuleLoadData": &d.cuModuleLoadData, "cuModuleGetFunction": &d.cuModuleGetFunction, "cuFuncSetAttribute": &d.cuFuncSetAttribute,
 		"cuLaunchKernel": &d.cuLaunchKernel, "cuGraphGetNodes": &d.cuGraphGetNodes,

@@ -1,10 +1,10 @@
 // Rows of a table by ids. The table is rows [first, first + vocab) of the whole one: ids outside are another rank's.
-// T is float or bf16, N elements a thread at once; copies are exact, sums float in the order of tokens.
+// S and T are float or bf16, N elements a thread at once; a row is copied or rounded, sums are float in the order of tokens.
 #include "common.cuh"
 
 // y[i] = table[ids[i] - first], zeros elsewhere. A block has one token and blockDim.x * N columns.
-template <class T, int N>
-__global__ void embedding(const int* __restrict__ ids, const T* __restrict__ table, T* __restrict__ y, i64 first, i64 vocab, i64 dim) {
+template <class S, class T, int N>
+__global__ void embedding(const int* __restrict__ ids, const S* __restrict__ table, T* __restrict__ y, i64 first, i64 vocab, i64 dim) {
   i64 j = (blockIdx.y * (i64)blockDim.x + threadIdx.x) * N, id = ids[blockIdx.x] - first;
   if (j >= dim) return;
   float f[N] = {};

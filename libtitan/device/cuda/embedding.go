@@ -2,6 +2,7 @@ package cuda
 
 import (
 	_ "embed"
+	"fmt"
 
 	"titan/libtitan/dtype"
 )
@@ -13,23 +14,30 @@ func embeddingKernels() source {
 	s := source{"embedding.cu", embeddingSource, nil}
 	for _, t := range computed {
 		for _, n := range []int{1, 16 / t.Size()} {
-			s.kernels = append(s.kernels, flatKernel("embedding", t, n))
+			s.kernels = append(s.kernels, embeddingKernel(t, t, n))
 		}
 		for _, n := range []int{1, 4} {
 			s.kernels = append(s.kernels, flatKernel("embedding_backward", t, n))
 		}
 	}
+	for _, n := range []int{1, 8} {
+		s.kernels = append(s.kernels, embeddingKernel(dtype.Float32, dtype.BFloat16, n))
+	}
 	return s
+}
+
+func embeddingKernel(from, to dtype.DType, lanes int) string {
+	return fmt.Sprintf("embedding<%s, %s, %d>", cname(from), cname(to), lanes)
 }
 
 // Vocab is the part of a vocabulary that a rank holds: ids First up to First+Size. Ids elsewhere are other ranks'.
 type Vocab struct{ First, Size int }
 
-// Embedding copies rows of table [Size, dim] to y [tokens, dim] by int32 ids, zeros for ids elsewhere.
-func (e *Engine) Embedding(t dtype.DType, y, table, ids Ptr, tokens int, v Vocab, dim int) (Work, error) {
+// Embedding copies rows of table [Size, dim], of type from, to y [tokens, dim], of t, by int32 ids, zeros for ids elsewhere.
+func (e *Engine) Embedding(t dtype.DType, y Ptr, from dtype.DType, table, ids Ptr, tokens int, v Vocab, dim int) (Work, error) {
 	n := lanes(t, dim)
 	threads := min(maxThreads, roundUp(dim/n, 32))
-	return e.bind(flatKernel("embedding", t, n), grid{x: tokens, y: blocksOf(dim/n, threads), threads: threads}, pack(ids, table, y, v.First, v.Size, dim))
+	return e.bind(embeddingKernel(from, t, n), grid{x: tokens, y: blocksOf(dim/n, threads), threads: threads}, pack(ids, table, y, v.First, v.Size, dim))
 }
 
 // EmbeddingBackward sums the rows of dy [tokens, dim], of t, into the rows of dw [Size, dim], float32, that they came

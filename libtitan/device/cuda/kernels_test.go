@@ -130,9 +130,13 @@ func TestEmbedding(t *testing.T) {
 			want := r.eval()
 			y, dw := blank(t, e, kind, c.tokens*c.dim), blank(t, e, dtype.Float32, c.vocab*c.dim)
 			whole := Vocab{0, c.vocab}
-			does(t)(e.Embedding(kind, y.p, table.p, at.p, c.tokens, whole, c.dim))
+			does(t)(e.Embedding(kind, y.p, kind, table.p, at.p, c.tokens, whole, c.dim))
 			does(t)(e.EmbeddingBackward(kind, dw.p, dy.p, at.p, c.tokens, whole, c.dim, false))
 			near(t, want[vy].Data, y, 0, "rows")
+			if kind == dtype.BFloat16 { // what is stored in float32 is rounded on the way
+				does(t)(e.Embedding(kind, y.p, dtype.Float32, put(t, e, dtype.Float32, table.host).p, at.p, c.tokens, whole, c.dim))
+				near(t, want[vy].Data, y, 0, "rows of a float32 table")
+			}
 			near(t, want[back].Data, dw, 1e-5, "gradient")
 
 			// A rank's part of the vocabulary: ids elsewhere give zeros and no gradient.
@@ -144,7 +148,7 @@ func TestEmbedding(t *testing.T) {
 				}
 			}
 			sum := random(t, e, dtype.Float32, 5, part.Size*c.dim)
-			does(t)(e.Embedding(kind, y.p, table.p+Ptr(first*c.dim*kind.Size()), at.p, c.tokens, part, c.dim))
+			does(t)(e.Embedding(kind, y.p, kind, table.p+Ptr(first*c.dim*kind.Size()), at.p, c.tokens, part, c.dim))
 			does(t)(e.EmbeddingBackward(kind, sum.p, dy.p, at.p, c.tokens, part, c.dim, true))
 			near(t, want[vy].Data, y, 0, "rows of a part")
 			for i, v := range want[back].Data[first*c.dim:] {
@@ -228,61 +232,5 @@ func TestLoss(t *testing.T) {
 			check("at once")
 			near(t, want[back].Data, logits, tolerance(kind, 1e-6)/4, "gradient in place")
 		})
-	}
-}
-
-// Twenty updates and norms of tensors of several sizes against float64.
-func TestOptimizer(t *testing.T) {
-	e := gpu(t)
-	sizes := []int{1, 3, 2048, 2049, 70_001, 40_000}
-	var params []Param
-	var p, g, m, v [][]float64
-	var arrays []array
-	for i, n := range sizes {
-		a := random(t, e, dtype.Float32, uint64(i), n)
-		zero := make([]float64, n)
-		am, av, ag := put(t, e, dtype.Float32, zero), put(t, e, dtype.Float32, zero), blank(t, e, dtype.Float32, n)
-		params = append(params, Param{a.p, ag.p, am.p, av.p, n})
-		arrays = append(arrays, a)
-		p, g, m, v = append(p, a.host), append(g, nil), append(m, make([]float64, n)), append(v, make([]float64, n))
-	}
-	o, err := e.NewOptimizer(params)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, o.Close()) }()
-	s := AdamW{LR: 8e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, GradScale: 0.7}
-	for step := 1; step <= 20; step++ {
-		s.C1, s.C2 = 1-math.Pow(s.Beta1, float64(step)), 1-math.Pow(s.Beta2, float64(step))
-		for i, n := range sizes {
-			g[i] = values(dtype.Float32, uint64(100*step+i), n, 1)
-			require.NoError(t, e.Upload(params[i].G, bytesOf(floats(g[i]))))
-		}
-		squares, err := o.Squares(Gradients)
-		require.NoError(t, err)
-		require.NoError(t, o.Update(s))
-		require.NoError(t, e.Stream.Sync())
-		for i := range sizes {
-			var sum float64
-			for j, x := range g[i] {
-				sum += x * x
-				x *= s.GradScale
-				p[i][j] *= 1 - s.LR*s.WeightDecay
-				m[i][j] = s.Beta1*m[i][j] + (1-s.Beta1)*x
-				v[i][j] = s.Beta2*v[i][j] + (1-s.Beta2)*x*x
-				p[i][j] -= s.LR / s.C1 * m[i][j] / (math.Sqrt(v[i][j])/math.Sqrt(s.C2) + s.Eps)
-			}
-			require.InEpsilon(t, sum, squares[i], 1e-12)
-		}
-	}
-	for i := range sizes {
-		near(t, p[i], arrays[i], 2e-6, fmt.Sprintf("parameter %d", i))
-	}
-	squares, err := o.Squares(Values)
-	require.NoError(t, err)
-	for i := range sizes {
-		var sum float64
-		for _, x := range arrays[i].get() {
-			sum += x * x
-		}
-		require.InEpsilon(t, sum, squares[i], 1e-12)
 	}
 }

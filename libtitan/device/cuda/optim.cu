@@ -2,11 +2,11 @@
 // Against torch.optim.AdamW in float64: 1e-6 after 20 steps. Sums of squares are double: 1e-12.
 #include "common.cuh"
 
-struct tensor { float *p, *g, *m, *v; i64 n; };
+struct tensor { float *p, *g, *m, *v; bf16* copy; i64 n; };  // copy: of p, 0 if there is none
 struct chunk { int tensor, index; };
 
-// What one step is made of, in device memory: it changes from step to step, the launch does not.
-struct scalars { float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, sqrt_c2, eps, minus_step; };
+// What one step is made of, in device memory: it changes from step to step, the launch does not. clip fills in the first two.
+struct scalars { int finite; float grad_scale; double max_norm; float decay, one_minus_beta1, beta2, one_minus_beta2, sqrt_c2, eps, minus_step; };
 
 __device__ inline void adamw1(float& p, float g, float& m, float& v, const scalars& s) {
   g *= s.grad_scale;
@@ -16,11 +16,13 @@ __device__ inline void adamw1(float& p, float g, float& m, float& v, const scala
 }
 
 // p *= 1 - lr*wd; m += (g-m)(1-beta1); v = v*beta2 + g^2(1-beta2); p -= lr/c1 * m / (sqrt(v)/sqrt(c2) + eps), with
-// g scaled first. Chunks are 2048 elements, two float4 a thread: 16 bytes read and 12 written an element.
+// g scaled first; then the copy of p is made. Nothing is done in a step that is not finite. Chunks are 2048 elements, two
+// float4 a thread: 16 bytes read and 12 written an element, 14 with a copy.
 __global__ void __launch_bounds__(256) adamw(const tensor* tensors, const chunk* chunks, const scalars* now) {
+  scalars s = *now;
+  if (!s.finite) return;
   chunk c = chunks[blockIdx.x];
   tensor t = tensors[c.tensor];
-  scalars s = *now;
   i64 from = c.index * 2048ll, to = min(from + 2048, t.n);
 #pragma unroll
   for (int u = 0; u < 2; u++) {
@@ -31,8 +33,12 @@ __global__ void __launch_bounds__(256) adamw(const tensor* tensors, const chunk*
 #pragma unroll
       for (int k = 0; k < 4; k++) adamw1(p[k], g[k], m[k], v[k], s);
       store(t.p + i, p), store(t.m + i, m), store(t.v + i, v);
+      if (t.copy) store(t.copy + i, p);
     } else {
-      for (; i < to; i++) adamw1(t.p[i], t.g[i], t.m[i], t.v[i], s);
+      for (; i < to; i++) {
+        adamw1(t.p[i], t.g[i], t.m[i], t.v[i], s);
+        if (t.copy) put(t.copy + i, t.p[i]);
+      }
     }
   }
 }
@@ -63,4 +69,28 @@ __global__ void __launch_bounds__(256) sum_parts(const double* part, const i64* 
   for (i64 i = first[blockIdx.x] + threadIdx.x; i < first[blockIdx.x + 1]; i += 256) s += part[i];
   s = block_sum(s);
   if (threadIdx.x == 0) out[blockIdx.x] = s;
+}
+
+// told[where[t]] = sums[t], for the parameters that the rank counts (where is -1 for others), told[params] = the sum of the
+// losses, in order, and zeros elsewhere: what the ranks add up. One block.
+__global__ void __launch_bounds__(256) tell(const double* sums, const i64* where, i64 tensors, const float* losses, i64 microbatches, double* told, i64 params) {
+  for (i64 i = threadIdx.x; i <= params; i += 256) told[i] = 0;
+  __syncthreads();
+  for (i64 t = threadIdx.x; t < tensors; t += 256)
+    if (where[t] >= 0) told[where[t]] = sums[t];
+  if (threadIdx.x == 0) {
+    double s = 0;
+    for (i64 i = 0; i < microbatches; i++) s += losses[i];
+    told[params] = s;
+  }
+}
+
+// PyTorch's clipping by the global norm, whose squares are summed in the order of the model's parameters, in double. One thread.
+__global__ void clip(const double* told, i64 params, scalars* now) {
+  double sum = 0;
+#pragma unroll 8
+  for (i64 i = 0; i < params; i++) sum += told[i];
+  double norm = sqrt(sum), loss = told[params], factor = now->max_norm / (norm + 1e-6);
+  now->finite = norm - norm == 0 && loss - loss == 0;
+  now->grad_scale = factor < 1 ? factor : 1;
 }

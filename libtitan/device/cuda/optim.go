@@ -10,7 +10,7 @@ import (
 var optimSource string
 
 func optimKernels() source {
-	return source{"optim.cu", optimSource, []string{"adamw", "squares", "sum_parts"}}
+	return source{"optim.cu", optimSource, []string{"adamw", "squares", "sum_parts", "tell", "clip"}}
 }
 
 // Chunks of a tensor that one block works on, in elements; optim.cu has the same numbers.
@@ -19,18 +19,27 @@ const (
 	squaresChunk = 32768
 )
 
-// Param is what the optimizer keeps of a parameter: N float32 each of values, gradient and moments.
+// Param is what the optimizer keeps of a parameter: N float32 each of values, gradient and moments, and the values in
+// bfloat16, where a copy is kept (else 0).
 type Param struct {
-	P, G, M, V Ptr
-	N          int
+	P, G, M, V, Copy Ptr
+	N                int
 }
 
 // AdamW is one step's settings (Loshchilov and Hutter, 2019). C1 and C2 are the bias corrections 1-Beta1^t and
-// 1-Beta2^t; GradScale multiplies the gradient first.
+// 1-Beta2^t. Gradients are scaled first, so that their global norm does not exceed MaxNorm.
 type AdamW struct {
 	LR, Beta1, Beta2, Eps, WeightDecay float64
 	C1, C2                             float64
-	GradScale                          float64
+	MaxNorm                            float64
+}
+
+// Tally is what the ranks of a job add up in a step.
+type Tally struct {
+	Where     []int // of each parameter, its place among the model's; -1: another rank counts it
+	NumParams int   // of the model
+	Losses    Ptr   // float32
+	NumLosses int   // 0: other ranks' count
 }
 
 // Which is one of the tensors of a Param.
@@ -44,15 +53,20 @@ const (
 	SecondMoments
 )
 
-// Optimizer updates a set of parameters, each in one launch.
+// Optimizer updates a set of parameters, each part in one launch: Measure, then, among ranks, the sum of Told, then Clip, then
+// Update. All may be recorded; what changes from step to step is Set before it begins.
 type Optimizer struct {
-	e               *Engine
-	numTensors      int
-	tables, scalars Ptr
-	staged          *Host // for scalars, then for sums
-	update          Work
-	squares         [4]Work // by Which
-	sums            Ptr
+	Measure Work   // the tally of this rank
+	Clip    Work   // the factor of the gradients from the tally, which goes to the host
+	Update  Work   // AdamW, unless the tally is not finite
+	Clipped *Event // the host has the tally
+
+	e                     *Engine
+	numTensors, numParams int
+	tables, scalars, told Ptr
+	staged                *Host   // scalars, then the tally, then sums
+	squares               [4]Work // by Which
+	sums                  Ptr
 }
 
 // chunk is one block's share of a tensor.
@@ -74,53 +88,76 @@ func bytesOf[T any](x []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(*new(T))))
 }
 
-const scalarBytes = 8 * 4
+// scalarBytes is the size of optim.cu's scalars, of which the host gives those from the third on.
+const scalarBytes = 16 + 8*4
 
 // NewOptimizer binds the update of params to their memory.
-func (e *Engine) NewOptimizer(params []Param) (*Optimizer, error) {
-	o := &Optimizer{e: e, numTensors: len(params)}
+func (e *Engine) NewOptimizer(params []Param, t Tally) (*Optimizer, error) {
+	o := &Optimizer{e: e, numTensors: len(params), numParams: t.NumParams}
 	updates, _ := chunksOf(params, updateChunk)
 	sums, first := chunksOf(params, squaresChunk)
-	parts := [][]byte{bytesOf(params), bytesOf(updates), bytesOf(sums), bytesOf(first)}
-	room := 0
-	for _, p := range parts {
-		room += roundUp(len(p), 256)
-	}
-	scalars := room
-	partials := scalars + 256
-	results := partials + roundUp(8*len(sums), 256)
-	var err error
-	if o.tables, err = e.Alloc(results + 8*len(params)); err != nil {
+	at, err := o.place(bytesOf(params), bytesOf(updates), bytesOf(sums), bytesOf(first), bytesOf(t.Where),
+		make([]byte, scalarBytes), make([]byte, 8*len(sums)), make([]byte, 8*len(params)), make([]byte, 8*(t.NumParams+1)))
+	if err != nil {
 		return nil, err
 	}
-	if o.staged, err = e.AllocHost(scalarBytes + 8*len(params)); err != nil {
+	tensors, where, partials := at[0], at[4], at[6]
+	o.scalars, o.sums, o.told = at[5], at[7], at[8]
+	if o.staged, err = e.AllocHost(scalarBytes + 8*(t.NumParams+1) + 8*len(params)); err != nil {
 		return nil, err
 	}
-	var at [4]Ptr
-	next := o.tables
-	for i, p := range parts {
-		at[i] = next
-		if err := e.Upload(next, p); err != nil {
-			return nil, err
-		}
-		next += Ptr(roundUp(len(p), 256))
-	}
-	o.scalars, o.sums = o.tables+Ptr(scalars), o.tables+Ptr(results)
-	if o.update, err = e.bind("adamw", grid{x: len(updates), threads: 256}, pack(at[0], at[1], o.scalars)); err != nil {
+	if o.Clipped, err = e.NewEvent(false); err != nil {
 		return nil, err
 	}
+	b := binder{e: e}
 	for which := range o.squares {
-		part, err := e.bind("squares", grid{x: len(sums), threads: 256}, pack(at[0], at[2], o.tables+Ptr(partials), which))
-		if err != nil {
-			return nil, err
-		}
-		sum, err := e.bind("sum_parts", grid{x: len(params), threads: 256}, pack(o.tables+Ptr(partials), at[3], o.sums))
-		if err != nil {
-			return nil, err
-		}
-		o.squares[which] = sequence(part, sum)
+		o.squares[which] = sequence(
+			b.bind("squares", grid{x: len(sums), threads: 256}, tensors, at[2], partials, which),
+			b.bind("sum_parts", grid{x: len(params), threads: 256}, partials, at[3], o.sums))
 	}
-	return o, nil
+	o.Measure = sequence(o.squares[Gradients],
+		b.bind("tell", grid{x: 1, threads: 256}, o.sums, where, len(params), t.Losses, t.NumLosses, o.told, t.NumParams))
+	o.Clip = sequence(
+		func() error { return e.Stream.Upload(o.scalars, o.staged, 0, scalarBytes) },
+		b.bind("clip", grid{x: 1, threads: 1}, o.told, t.NumParams, o.scalars),
+		func() error { return e.Stream.Download(o.staged, scalarBytes, o.told, 8*(t.NumParams+1)) },
+		func() error { return e.Stream.Signal(o.Clipped) })
+	o.Update = b.bind("adamw", grid{x: len(updates), threads: 256}, tensors, at[1], o.scalars)
+	return o, b.err
+}
+
+// binder binds kernels and keeps the first error.
+type binder struct {
+	e   *Engine
+	err error
+}
+
+func (b *binder) bind(kernel string, g grid, params ...any) Work {
+	w, err := b.e.bind(kernel, g, pack(params...))
+	if b.err == nil {
+		b.err = err
+	}
+	return w
+}
+
+// place puts tables on the device.
+func (o *Optimizer) place(tables ...[]byte) (at []Ptr, err error) {
+	room := 0
+	for _, t := range tables {
+		room += roundUp(len(t), 256)
+	}
+	if o.tables, err = o.e.Alloc(room); err != nil {
+		return nil, err
+	}
+	next := o.tables
+	for _, t := range tables {
+		at = append(at, next)
+		if err := o.e.Upload(next, t); err != nil {
+			return nil, err
+		}
+		next += Ptr(roundUp(len(t), 256))
+	}
+	return at, nil
 }
 
 // Close gives the tables back.
@@ -128,20 +165,27 @@ func (o *Optimizer) Close() error {
 	if err := o.e.Free(o.tables); err != nil {
 		return err
 	}
+	if err := o.Clipped.Close(); err != nil {
+		return err
+	}
 	return o.staged.Free()
 }
 
-// Update applies AdamW to all parameters, in torch.optim.AdamW's order of operations. The stream is waited for between
-// two updates, as Squares does: the settings of the first have been read then.
-func (o *Optimizer) Update(s AdamW) error {
-	copy(HostOf[float32](o.staged, 0, 8), []float32{
-		float32(s.GradScale), float32(1 - s.LR*s.WeightDecay), float32(1 - s.Beta1), float32(s.Beta2), float32(1 - s.Beta2),
+// Set gives the settings of the step that begins next. Those of the one before have been read when its tally has come.
+func (o *Optimizer) Set(s AdamW) {
+	HostOf[float64](o.staged, 8, 1)[0] = s.MaxNorm
+	copy(HostOf[float32](o.staged, 16, 7), []float32{
+		float32(1 - s.LR*s.WeightDecay), float32(1 - s.Beta1), float32(s.Beta2), float32(1 - s.Beta2),
 		float32(math.Sqrt(s.C2)), float32(s.Eps), float32(-s.LR / s.C1),
 	})
-	if err := o.e.Stream.Upload(o.scalars, o.staged, 0, scalarBytes); err != nil {
-		return err
-	}
-	return o.update()
+}
+
+// Told is the tally on the device, float64: the sums of squares of the model's parameters, and the sum of the losses.
+func (o *Optimizer) Told() Span { return Span{o.told, 8 * (o.numParams + 1)} }
+
+// Tally is the tally, once it is Clipped.
+func (o *Optimizer) Tally() []float64 {
+	return append([]float64(nil), HostOf[float64](o.staged, scalarBytes, o.numParams+1)...)
 }
 
 // Squares waits for the stream and gives the sum of squares of each parameter's values, gradient or moments, in float64.
@@ -152,11 +196,12 @@ func (o *Optimizer) Squares(which Which) ([]float64, error) {
 	if err := o.squares[which](); err != nil {
 		return nil, err
 	}
-	if err := o.e.Stream.Download(o.staged, scalarBytes, o.sums, 8*o.numTensors); err != nil {
+	at := scalarBytes + 8*(o.numParams+1)
+	if err := o.e.Stream.Download(o.staged, at, o.sums, 8*o.numTensors); err != nil {
 		return nil, err
 	}
 	if err := o.e.Stream.Sync(); err != nil {
 		return nil, err
 	}
-	return append([]float64(nil), HostOf[float64](o.staged, scalarBytes, o.numTensors)...), nil
+	return append([]float64(nil), HostOf[float64](o.staged, at, o.numTensors)...), nil
 }

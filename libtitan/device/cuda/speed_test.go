@@ -121,7 +121,7 @@ func BenchmarkMemory(b *testing.B) {
 	}
 	run("Embedding", 4*T*D, 4, func(b *testing.B) func() (Work, error) {
 		return func() (Work, error) {
-			return e.Embedding(bf, noise(b, e, bf, T*D), noise(b, e, bf, V*D), ids(b), T, Vocab{0, V}, D)
+			return e.Embedding(bf, noise(b, e, bf, T*D), bf, noise(b, e, bf, V*D), ids(b), T, Vocab{0, V}, D)
 		}
 	})
 	run("EmbeddingBackward", 2*T*D, 2, func(b *testing.B) func() (Work, error) {
@@ -152,15 +152,17 @@ func BenchmarkOptimizer(b *testing.B) {
 	all := 0
 	for _, n := range []int{128256 * 2048, 2048 * 2048, 2048 * 8192, 2048, 400_000_000, 128256 * 2048, 17} {
 		f := func() Ptr { return noise(b, e, dtype.Float32, n) }
-		params = append(params, Param{f(), f(), f(), f(), n})
+		params = append(params, Param{P: f(), G: f(), M: f(), V: f(), Copy: noise(b, e, dtype.BFloat16, n), N: n})
 		all += n
 	}
-	o, err := e.NewOptimizer(params)
+	o, err := e.NewOptimizer(params, Tally{Where: []int{0, 1, 2, 3, 4, 5, 6}, NumParams: 7})
 	require.NoError(b, err)
-	s := AdamW{LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, C1: 1, C2: 1, GradScale: 1}
-	require.NoError(b, o.Update(s))
-	b.Run("AdamW", func(b *testing.B) { gpu(b); bench(b, e, 28*float64(all), 0, o.update) })
+	o.Set(AdamW{LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, C1: 1, C2: 1, MaxNorm: 1})
+	require.NoError(b, sequence(o.Measure, o.Clip)())
+	b.Run("AdamW", func(b *testing.B) { gpu(b); bench(b, e, 30*float64(all), 0, o.Update) })
 	b.Run("Squares", func(b *testing.B) { gpu(b); bench(b, e, 4*float64(all), 0, o.squares[Gradients]) })
+	b.Run("Measure", func(b *testing.B) { gpu(b); bench(b, e, 4*float64(all), 0, o.Measure) })
+	b.Run("Clip", func(b *testing.B) { gpu(b); bench(b, e, 0, 0, o.Clip) })
 	require.NoError(b, o.Close())
 }
 

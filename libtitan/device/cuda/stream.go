@@ -7,8 +7,9 @@ import (
 
 // Stream is a queue of work on a device.
 type Stream struct {
-	dev    *Device
-	handle uintptr
+	dev       *Device
+	handle    uintptr
+	recording bool // what is put on it becomes a graph
 }
 
 // NewStream makes a stream that does not wait for the default one. Urgent ones are served first.
@@ -101,6 +102,16 @@ func (s *Stream) Download(dst *Host, offset int, src Ptr, bytes int) error {
 	return s.dev.drv.check("cuMemcpyDtoHAsync", call(s.dev.drv.cuMemcpyDtoHAsync, dst.addr(offset), uintptr(src), uintptr(bytes), s.handle))
 }
 
+// WaitOutside is Wait for an event that is never set by what is recorded: each time, a graph waits for what it was set to before
+// the graph was launched. One that was never set has come.
+func (s *Stream) WaitOutside(e *Event) error {
+	if !s.recording {
+		return s.Wait(e)
+	}
+	const external = 1
+	return s.dev.drv.check("cuStreamWaitEvent", call(s.dev.drv.cuStreamWaitEvent, s.handle, e.handle, external))
+}
+
 // Event is a point in a stream.
 type Event struct {
 	dev    *Device
@@ -120,6 +131,16 @@ func (d *Device) NewEvent(timed bool) (*Event, error) {
 // Record sets e to what has been put on s so far.
 func (s *Stream) Record(e *Event) error {
 	return s.dev.drv.check("cuEventRecord", call(s.dev.drv.cuEventRecord, e.handle, s.handle))
+}
+
+// Signal sets e to what has been put on s so far, for the host to wait for. Recorded, it does so each time the graph comes to
+// it; other streams must not wait for e then.
+func (s *Stream) Signal(e *Event) error {
+	if !s.recording {
+		return s.Record(e)
+	}
+	const external = 1
+	return s.dev.drv.check("cuEventRecordWithFlags", call(s.dev.drv.cuEventRecordWithFlags, e.handle, s.handle, external))
 }
 
 // Wait makes what is put on s from now on wait for e.
@@ -168,7 +189,9 @@ func (s *Stream) Capture(f func() error) (*Graph, error) {
 	if err := drv.check("cuStreamBeginCapture", call(drv.cuStreamBeginCapture, s.handle, threadLocal)); err != nil {
 		return nil, err
 	}
+	s.recording = true
 	failed := f()
+	s.recording = false
 	var graph uintptr
 	err := drv.check("cuStreamEndCapture", call(drv.cuStreamEndCapture, s.handle, uintptr(ref(&graph))))
 	if err := errors.Join(failed, err); err != nil {

@@ -1,0 +1,142 @@
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"titan/libtitan/dtype"
+)
+
+// adamW is the update in float64 of one parameter and its state.
+type adamW struct{ p, m, v []float64 }
+
+func (a adamW) update(g []float64, s AdamW, scale float64) {
+	for j, x := range g {
+		x *= scale
+		a.p[j] *= 1 - s.LR*s.WeightDecay
+		a.m[j] = s.Beta1*a.m[j] + (1-s.Beta1)*x
+		a.v[j] = s.Beta2*a.v[j] + (1-s.Beta2)*x*x
+		a.p[j] -= s.LR / s.C1 * a.m[j] / (math.Sqrt(a.v[j])/math.Sqrt(s.C2) + s.Eps)
+	}
+}
+
+func sumSquares(x []float64) (sum float64) {
+	for _, v := range x {
+		sum += v * v
+	}
+	return sum
+}
+
+// Twenty updates of tensors of several sizes against float64, clipped or not, the later ones recorded; the host has the tally of
+// the very step that it waits for. A step that is not finite changes nothing.
+func TestOptimizer(t *testing.T) {
+	e := gpu(t)
+	sizes := []int{1, 3, 2048, 2049, 70_001, 40_000}
+	where := []int{6, 2, -1, 0, 5, 3} // of seven; others count the third
+	var params []Param
+	var want []adamW
+	var arrays, copies []array
+	for i, n := range sizes {
+		zero := make([]float64, n)
+		a, c := random(t, e, dtype.Float32, uint64(i), n), blank(t, e, dtype.BFloat16, n)
+		p := Param{P: a.p, G: blank(t, e, dtype.Float32, n).p, M: put(t, e, dtype.Float32, zero).p, V: put(t, e, dtype.Float32, zero).p, N: n}
+		if i != 1 {
+			p.Copy = c.p
+		}
+		params, arrays, copies = append(params, p), append(arrays, a), append(copies, c)
+		want = append(want, adamW{a.host, make([]float64, n), make([]float64, n)})
+	}
+	losses := put(t, e, dtype.Float32, []float64{2, 0.5, 3})
+	o, err := e.NewOptimizer(params, Tally{Where: where, NumParams: 7, Losses: losses.p, NumLosses: 3})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, o.Close()) }()
+	slow := e.take(t, 1<<30)
+	whole := sequence(func() error { return e.Stream.Zero(slow, 1<<30) }, o.Measure, o.Clip, o.Update)
+	graph, err := e.Stream.Capture(whole)
+	require.NoError(t, err)
+	defer graph.Close()
+	s := AdamW{LR: 8e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}
+	step := func(number int, f func(n, i int) []float64) (tally []float64) {
+		s.C1, s.C2 = 1-math.Pow(s.Beta1, float64(number)), 1-math.Pow(s.Beta2, float64(number))
+		s.MaxNorm = []float64{1, 1e9}[number%2]
+		for i, n := range sizes {
+			require.NoError(t, e.Upload(params[i].G, bytesOf(floats(f(n, i)))))
+		}
+		o.Set(s)
+		if number > 10 {
+			require.NoError(t, e.Stream.Launch(graph))
+		} else {
+			require.NoError(t, whole())
+		}
+		require.NoError(t, o.Clipped.Sync())
+		return o.Tally()
+	}
+	for number := 1; number <= 20; number++ {
+		grad := func(n, i int) []float64 { return values(dtype.Float32, uint64(100*number+i), n, 1) }
+		got := step(number, grad)
+		tally := make([]float64, 8)
+		tally[7] = 5.5
+		for i, n := range sizes {
+			if where[i] >= 0 {
+				tally[where[i]] = sumSquares(grad(n, i))
+			}
+		}
+		require.InEpsilonSlice(t, nonzero(tally), nonzero(got), 1e-12, "step %d", number)
+		var sum float64
+		for _, x := range tally[:7] {
+			sum += x
+		}
+		for i, n := range sizes {
+			want[i].update(grad(n, i), s, min(1, s.MaxNorm/(math.Sqrt(sum)+1e-6)))
+		}
+	}
+	for i := range sizes {
+		near(t, want[i].p, arrays[i], 2e-6, fmt.Sprintf("parameter %d", i))
+	}
+	before := map[Ptr][]float64{}
+	for i, a := range arrays {
+		x := a.get()
+		before[a.p] = x
+		if params[i].Copy != 0 {
+			require.Equal(t, rounded(x), copies[i].get(), "copy of %d", i)
+		}
+		squares, err := o.Squares(Values)
+		require.NoError(t, err)
+		require.InEpsilon(t, sumSquares(x), squares[i], 1e-12)
+	}
+	for _, bad := range []float64{math.NaN(), math.Inf(1)} {
+		tally := step(21, func(n, i int) []float64 {
+			g := values(dtype.Float32, uint64(i), n, 1)
+			if i == 4 {
+				g[n-1] = bad
+			}
+			return g
+		})
+		require.NoError(t, e.Stream.Sync())
+		require.False(t, tally[5]-tally[5] == 0)
+		for _, a := range arrays {
+			require.Equal(t, before[a.p], a.get())
+		}
+	}
+}
+
+func nonzero(x []float64) (out []float64) {
+	for _, v := range x {
+		if v != 0 {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// rounded is x as bfloat16 holds it.
+func rounded(x []float64) []float64 {
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = float64(dtype.F32(dtype.BF16(float32(v))))
+	}
+	return out
+}

@@ -1,0 +1,173 @@
+package parallel
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"titan/libtitan/dtype"
+	"titan/libtitan/graph"
+	"titan/libtitan/manifest"
+	"titan/libtitan/model/llama3"
+	"titan/libtitan/pipeline"
+	"titan/libtitan/plan"
+)
+
+// oneRank is two microbatches of four layers on one rank.
+func oneRank(t *testing.T, tied bool) *plan.Program {
+	m := &manifest.Manifest{Mesh: &manifest.Mesh{Dims: manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1, EP: 1}}, Model: &manifest.Model{}}
+	c := tiny
+	c.NumLayers, c.Tied = 4, tied
+	st, err := trace(llama3.New(c), 0, 1, shape{rows: 2, seqLen: 4, dim: c.Dim, compute: dtype.BFloat16}, true)
+	require.NoError(t, err)
+	on := spread(m)
+	st, err = shard(st, on)
+	require.NoError(t, err)
+	p, err := plan.Build(plan.Where{Mesh: on.Mesh}, []*plan.Stage{st}, twoMicrobatches(), []int{0})
+	require.NoError(t, err)
+	return p
+}
+
+func twoMicrobatches() (out []pipeline.Action) {
+	for i := range 2 {
+		for _, kind := range []pipeline.Kind{pipeline.Forward, pipeline.Backward} {
+			out = append(out, pipeline.Action{Kind: kind, Microbatch: i})
+		}
+	}
+	return out
+}
+
+// interpret runs a program of one rank in float64, each value in a place of its own, and gives the gradients by name.
+func interpret(p *plan.Program) map[string][]float64 {
+	memory := map[*plan.Slot]graph.Array{}
+	grads := map[string][]float64{}
+	named := map[string]graph.Array{}
+	read := func(s *plan.Slot) graph.Array {
+		if a, ok := memory[s]; ok {
+			return a
+		}
+		key := s.Class.String() + s.Name
+		if s.Name == "" {
+			key += string(rune('0' + s.Microbatch))
+		}
+		if a, ok := named[key]; ok {
+			return a
+		}
+		a := graph.NewArray(s.Shape...)
+		r := rand.New(rand.NewPCG(uint64(len(key)), uint64(key[len(key)-1])+uint64(key[len(key)/2])<<8))
+		for i := range a.Data {
+			a.Data[i] = r.NormFloat64() / 4
+			if s.DType == dtype.Int32 {
+				a.Data[i] = float64(r.IntN(tiny.VocabSize))
+			}
+		}
+		named[key] = a
+		return a
+	}
+	for _, list := range [][]plan.Step{p.Constants, p.Copies, p.Steps} {
+		for i := range list {
+			s := &list[i]
+			var in []graph.Array
+			for _, slot := range s.In {
+				in = append(in, read(slot))
+			}
+			out := in[:min(1, len(in))]
+			if s.Kind == plan.Compute {
+				terms := in[min(2, len(in)):]
+				if s.Node.Op.Name != "einsum" {
+					terms = nil
+				}
+				out = s.Node.Op.Eval(s.Node, in[:len(in)-len(terms)])
+				for _, term := range terms {
+					addTo(out[0], term)
+				}
+			}
+			for j, slot := range s.Out {
+				a := graph.Array{Shape: out[j].Shape, Data: append([]float64(nil), out[j].Data...)}
+				if s.Add[j] {
+					addTo(a, memory[slot])
+				}
+				memory[slot] = a
+				if slot.Class == plan.Grad {
+					grads[slot.Name] = a.Data
+				}
+			}
+		}
+	}
+	return grads
+}
+
+func addTo(a, b graph.Array) {
+	for i := range a.Data {
+		a.Data[i] += b.Data[i]
+	}
+}
+
+// requireApart checks that what is live at once has places of its own.
+func requireApart(t *testing.T, p *plan.Program) {
+	for i, a := range p.Slots {
+		require.LessOrEqual(t, a.Offset+a.Bytes(), p.ArenaBytes)
+		for _, b := range p.Slots[i+1:] {
+			apart := a.Last < b.First || b.Last < a.First || a.Offset+a.Bytes() <= b.Offset || b.Offset+b.Bytes() <= a.Offset
+			require.True(t, apart, "%s and %s share memory", a.FQN, b.FQN)
+		}
+	}
+}
+
+func countSteps(p *plan.Program, name string) (n int) {
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Kind == plan.Compute && s.Node.Op.Name == name {
+			n++
+		}
+	}
+	return n
+}
+
+// Parameters are cast outside the step, the embedding's rows as they are taken, and gradients stay the same.
+func TestKeepCopies(t *testing.T) {
+	for _, tied := range []bool{false, true} {
+		want, p := interpret(oneRank(t, tied)), oneRank(t, tied)
+		before := p.ArenaBytes
+		p.KeepCopies()
+		require.Zero(t, countSteps(p, "cast"))
+		numCopied := 1 + 9*4 + 1 // the last norm, the layers, and the head
+		require.Len(t, p.Copies, numCopied)
+		require.Less(t, p.ArenaBytes, before)
+		requireApart(t, p)
+		require.Equal(t, want, interpret(p))
+		p.KeepCopies()
+		require.Len(t, p.Copies, numCopied)
+	}
+}
+
+// What FSDP gathers is cast in the step, and so is nothing else.
+func TestFSDPKeepsNoCopies(t *testing.T) {
+	p := fsdpProgram(t, "off", 0)
+	casts := countSteps(p, "cast")
+	p.KeepCopies()
+	require.Empty(t, p.Copies)
+	require.Equal(t, casts, countSteps(p, "cast"))
+}
+
+// Residuals and the inputs' gradients are added up by the products that make their last terms; what a norm's backward makes is not.
+func TestSumInProducts(t *testing.T) {
+	want, p := interpret(oneRank(t, false)), oneRank(t, false)
+	require.Len(t, want, 4*9+3)
+	adds := countSteps(p, "add")
+	p.SumInProducts()
+	const layers, microbatches = 4, 2
+	require.Equal(t, adds-layers*microbatches*4, countSteps(p, "add"), "two residuals and two gradients a layer")
+	requireApart(t, p)
+	got := interpret(p)
+	for name, g := range want {
+		require.InDeltaSlice(t, g, got[name], 1e-12, name)
+	}
+	p.KeepCopies()
+	p.PlaceGrads()
+	requireApart(t, p)
+	got = interpret(p)
+	for name, g := range want {
+		require.InDeltaSlice(t, g, got[name], 1e-12, name)
+	}
+}
