@@ -24,8 +24,11 @@ type Time struct {
 
 // costOf is the cost of a step. A class is an op, and of a product its rule and sizes.
 func costOf(s *plan.Step) Cost {
-	if s.Kind != plan.Compute {
+	switch s.Kind {
+	case plan.Accumulate:
 		return Cost{"accumulate", 0, float64(s.In[0].Bytes() + 2*s.Out[0].Bytes())}
+	case plan.Send, plan.Recv:
+		return Cost{Class: "to and from stages"}
 	}
 	c := Cost{Class: s.Node.Op.Name}
 	if s.Node.Op.View {
