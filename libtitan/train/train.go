@@ -190,13 +190,17 @@ func (r *run) start(ctx context.Context, f func(ctx context.Context, c comm.Comm
 func (r *run) apart() bool { return r.Comm == "mpi" || r.Comm == "nccl" }
 
 // program plans a rank's step. On a GPU the optimizer makes the copies of parameters that are computed with, products make
-// sums, FSDP's moves run beside what is computed, and gradients share the arena with activations.
+// sums, FSDP's moves run beside what is computed, what they gather lies in windows unless an allocator is to have every
+// value, and gradients share the arena with activations.
 func (r *run) program(rank int) (*plan.Program, error) {
 	prog, err := r.job.Program(rank)
 	if err == nil && r.gpu != nil {
 		prog.KeepCopies()
 		prog.SumInProducts()
 		prog.Overlap()
+		if _, cached := r.policy(); !cached {
+			prog.PlaceWindows()
+		}
 		prog.PlaceGrads()
 	}
 	return prog, err

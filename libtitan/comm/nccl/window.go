@@ -48,7 +48,7 @@ func (r *Rank) OpenWindow(ctx context.Context, g comm.Group, bytes int) (cuda.Pt
 		return 0, err
 	}
 	if slices.ContainsFunc(all, func(a ask) bool { return !a.Able }) {
-		r.log.Debug("gathers are plain ones: by copy engines they need NCCL 2.28 on all ranks", "nccl", r.lib.version)
+		r.log.Debug(fmt.Sprintf("gathers are not done by copy engines: that needs NCCL 2.28 on all ranks, and %s not 0: NCCL is %d here", WindowsVar, r.lib.version))
 		return r.dev.Alloc(bytes)
 	}
 	var groups []comm.Group
