@@ -76,10 +76,3 @@ func (p *Program) CopyBytes() int {
 	}
 	return n
 }
-
-// settle gives every slot its lifetime and its place again.
-func (p *Program) settle() {
-	(&builder{prog: p}).lifetimes()
-	p.hold()
-	p.ArenaBytes = place(p.Slots)
-}
