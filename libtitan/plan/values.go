@@ -204,7 +204,8 @@ type Fixture struct {
 	Bytes int
 }
 
-// Fixed lists it: of each parameter itself, AdamW's two moments and its gradient, all float32; and the constants.
+// Fixed lists it in the order in which a GPU takes it: of each parameter itself and AdamW's two moments, all float32; the
+// constants; and, unless the arena has them, the gradients, as the step makes them.
 func (p *Program) Fixed() (out []Fixture) {
 	add := func(owner string, bytes int) { out = append(out, Fixture{owner, bytes}) }
 	for _, st := range p.Stages {
@@ -215,13 +216,22 @@ func (p *Program) Fixed() (out []Fixture) {
 				add(v.Name()+" < optimizer", bytes)
 				add(v.Name()+" < optimizer", bytes)
 			}
-			if i < len(st.Grads) && !p.GradsInArena {
-				add(v.Name()+" < gradients", bytes)
-			}
 		}
 	}
 	if p.ConstBytes > 0 {
 		add("constants", p.ConstBytes)
+	}
+	if p.GradsInArena {
+		return out
+	}
+	seen := map[*Slot]bool{}
+	for i := range p.Steps {
+		for _, s := range p.Steps[i].Out {
+			if s.Class == Grad && !seen[s] {
+				seen[s] = true
+				add(s.Name+" < gradients", s.Bytes())
+			}
+		}
 	}
 	return out
 }

@@ -50,10 +50,11 @@ type deferredFree struct {
 	streams []alloc.Stream
 }
 
-// Simulate plays one optimizer step of prog through the allocator's twin: its values on the compute stream, those of
-// collectives used on others. Under RecordStream a deferred free completes runAhead allocations later, and with 0 not
-// before the step's end: the host is that far ahead.
-func Simulate(prog *plan.Program, c alloc.Config, runAhead int) (*Snapshot, error) {
+// Simulate plays optimizer steps of prog through the allocator's twin: its values on the compute stream, those of
+// collectives used on others. A step finds in the cache what the one before it left, so the first tells less than two do.
+// Under RecordStream a deferred free completes runAhead allocations later, and with 0 not before the step's end: the host
+// is that far ahead.
+func Simulate(prog *plan.Program, c alloc.Config, steps, runAhead int) (*Snapshot, error) {
 	record := NewRecorder(c)
 	clock := int64(0)
 	twin, device, err := plan.NewTwin(prog, alloc.Options{Config: c, Trace: record.Event, Now: func() int64 { clock++; return clock }})
@@ -62,15 +63,17 @@ func Simulate(prog *plan.Program, c alloc.Config, runAhead int) (*Snapshot, erro
 	}
 	s := &simulation{Cached: twin, device: device, runAhead: runAhead, uses: map[*plan.Slot][]alloc.Stream{}}
 	values := plan.Follow(prog, s, c.Policy == alloc.SameStream)
-	for i := range prog.Steps {
-		if _, err := values.Begin(i); err != nil {
-			return nil, err
+	for range steps {
+		for i := range prog.Steps {
+			if _, err := values.Begin(i); err != nil {
+				return nil, err
+			}
+			if err := values.End(i); err != nil {
+				return nil, err
+			}
 		}
-		if err := values.End(i); err != nil {
-			return nil, err
-		}
+		values.Join()
 	}
-	values.Join()
 	return record.Snapshot()
 }
 
@@ -84,6 +87,12 @@ func (s *simulation) Take(v *plan.Slot, owner string) error {
 		s.frees = s.frees[1:]
 	}
 	return s.Cached.Take(v, owner)
+}
+
+// End completes all frees.
+func (s *simulation) End() {
+	s.frees = nil
+	s.Cached.End()
 }
 
 // Use notes which streams a free will wait for.

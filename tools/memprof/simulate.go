@@ -24,6 +24,7 @@ type simulateFlags struct {
 	maxSplitSize int64
 	expandable   bool
 	runAhead     int
+	steps        int
 	rank         int
 	top          int
 	json         bool
@@ -31,7 +32,7 @@ type simulateFlags struct {
 }
 
 func simulateVerb() app.Verb {
-	f := simulateFlags{top: 8}
+	f := simulateFlags{top: 8, steps: 2}
 	return app.Verb{
 		Name: "simulate", Usage: "predict the memory of a manifest's plan, rank by rank, without running it",
 		Example:  "meshplan --model llama3-1b --pp 4 | pp-split | memprof simulate --policy record-stream --rank 0",
@@ -47,6 +48,7 @@ func (f *simulateFlags) flags() []cli.Flag {
 		app.Bytes(&f.maxSplitSize, "with --policy: do not split blocks of this `size` or more", "max-split-size"),
 		app.Switch(&f.expandable, "with --policy: expandable segments", "expandable-segments"),
 		app.Count(&f.runAhead, "with --policy record-stream: a deferred free completes N `allocations` later (default: at the step's end)", "run-ahead"),
+		app.Count(&f.steps, "with --policy: play N `steps`: each finds what the one before left in the cache", "steps"),
 		app.Count(&f.rank, "rank `N` alone (default: all)", "rank"),
 		app.Count(&f.top, "list N `holders`", "top"),
 		app.Switch(&f.json, "with --policy or --requests: print one JSON object a rank", "json"),
@@ -92,7 +94,7 @@ func (f *simulateFlags) rankReport(w io.Writer, rank int, prog *plan.Program) er
 		return printArena(w, rank, prog, f.top)
 	}
 	prog.Overlap() // as on a GPU
-	s, err := snapshot.Simulate(prog, f.config(), f.runAhead)
+	s, err := snapshot.Simulate(prog, f.config(), f.steps, f.runAhead)
 	if err != nil {
 		return err
 	}
