@@ -266,7 +266,7 @@ describe() {
   echo "commit $(git rev-parse --short HEAD 2> /dev/null || echo unknown)"
   echo "$(nproc) CPU cores, $(awk '/model name/ { sub(/.*: /, ""); print; exit }' /proc/cpuinfo)"
   [ "$device" = cpu ] || nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader
-  [ -z "$peer" ] || python3 -c 'import torch; print("torch", torch.__version__)' 2> /dev/null || true
+  [ -z "$peer" ] || python3 -c 'from importlib.metadata import version; print("torch", version("torch"))' 2> /dev/null || true
 }
 
 # gather LOG: what every job said, in one file.
