@@ -1,6 +1,9 @@
 package parallel
 
 import (
+	"cmp"
+	"slices"
+
 	"titan/libtitan/nn"
 	"titan/libtitan/placement"
 )
@@ -25,22 +28,56 @@ func (h Held) NumElements() int64 {
 // Held lists what a rank holds. Under pp a tied head's weight is held by the first and the last stage.
 func (j *Job) Held(rank int) []Held {
 	at := j.Where(rank)
+	params := j.stageParams(at.PP)
+	savers := j.savers(params, at.PP)
 	var out []Held
-	for _, i := range j.stageParams(at.PP) {
-		h := Held{Index: i, Param: j.Params[i], First: true}
-		shape := make([]int, len(h.Param.Shape))
-		for d, n := range h.Param.Shape {
-			shape[d] = int(n)
-		}
-		stored, _ := j.spread.Param(h.Param.FQN, shape)
+	for _, i := range params {
+		h := Held{Index: i, Param: j.Params[i]}
+		shape, stored := j.stored(i)
 		for _, r := range j.Mesh.Local(shape, stored, at.Coord) {
 			h.Offsets, h.Sizes = append(h.Offsets, int64(r.Start)), append(h.Sizes, int64(r.Len))
 		}
-		copies := (1<<placement.NumAxes - 1) &^ stored.Sharded()
-		h.First = j.Mesh.Index(at.Coord, copies) == 0 && !j.heldBefore(i, at.PP)
+		saver, saved := savers[i]
+		h.First = saved && j.Mesh.Index(at.Coord, copied(stored)) == saver
 		out = append(out, h)
 	}
 	return out
+}
+
+// stored is the whole shape of parameter i, and how it lies.
+func (j *Job) stored(i int) ([]int, placement.Layout) {
+	p := j.Params[i]
+	shape := make([]int, len(p.Shape))
+	for d, n := range p.Shape {
+		shape[d] = int(n)
+	}
+	l, _ := j.spread.Param(p.FQN, shape)
+	return shape, l
+}
+
+// copied is the axes along which all ranks hold the same part.
+func copied(l placement.Layout) placement.Axes { return (1<<placement.NumAxes - 1) &^ l.Sharded() }
+
+// savers picks the copy of each of a stage's parameters that saves it, so that all save about as much: the largest
+// parameters first, each by the copy that has the least. What a stage before has too, that one saves.
+func (j *Job) savers(params []int, pp int) map[int]int {
+	order := slices.Clone(params)
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(j.Params[b].NumElements(), j.Params[a].NumElements()) })
+	picked, loads := map[int]int{}, map[placement.Axes][]int64{}
+	for _, i := range order {
+		if j.heldBefore(i, pp) {
+			continue
+		}
+		_, l := j.stored(i)
+		load := loads[copied(l)]
+		if load == nil {
+			load = make([]int64, j.Mesh.Size(copied(l)))
+			loads[copied(l)] = load
+		}
+		least := slices.Index(load, slices.Min(load))
+		picked[i], load[least] = least, load[least]+j.Params[i].NumElements()
+	}
+	return picked
 }
 
 // heldBefore reports whether a pp rank before pp holds parameter i.

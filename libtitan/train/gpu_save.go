@@ -3,9 +3,14 @@ package train
 import (
 	"fmt"
 	"log/slog"
+	"runtime"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
 	"titan/libtitan/device/cuda"
+	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
 )
 
@@ -47,25 +52,26 @@ func (g *onDevice) read(kind tensorKind, fqn string, dst []byte, off int64) erro
 
 // copies are the rank's share of the state in the host's memory, which stays from save to save.
 type copies struct {
-	g      *gpu
-	blocks []block
-	at     map[tensorKind]map[string]hostCopy
-	made   chan struct{} // closed when the memory is there, or is not to be had
-	err    error
-	pinned bool
-	stream *cuda.Stream // of copies into pinned memory
-	start  *cuda.Event  // the state is that of the step
-	end    *cuda.Event  // it is copied; updates wait for it
+	g       *gpu
+	blocks  []block
+	at      map[tensorKind]map[string]hostCopy
+	made    chan struct{} // closed when the memory is there, or is not to be had
+	err     error
+	pinned  bool
+	pinning time.Duration // that it took
+	stream  *cuda.Stream  // of copies into pinned memory
+	start   *cuda.Event   // the state is that of the step
+	end     *cuda.Event   // it is copied; updates wait for it
 }
 
 // hostCopy is that of one part of a tensor.
 type hostCopy struct {
-	bytes []byte
-	host  *cuda.Host // nil: ordinary memory
+	bytes []byte     // pages of its own
+	host  *cuda.Host // the same, pinned; nil: they are not
 }
 
-// newCopies begins to make room for copies in the given mode; nil where none are made. Pinned memory takes seconds to
-// get: the first steps go on meanwhile.
+// newCopies begins to make room for copies in the given mode; nil where none are made. That takes a while: the start and
+// the first steps go on meanwhile.
 func newCopies(g *gpu, mode string, log *slog.Logger) *copies {
 	if mode != manifest.AsyncThread && mode != manifest.AsyncPinned {
 		return nil
@@ -75,7 +81,7 @@ func newCopies(g *gpu, mode string, log *slog.Logger) *copies {
 		defer close(c.made)
 		began := time.Now()
 		c.err = c.make()
-		log.Debug(fmt.Sprintf("saves: room for a copy of the state was made in %.2f s", time.Since(began).Seconds()))
+		log.Debug(fmt.Sprintf("saves: room for a copy of the state took %.2f s, of them %.2f to pin it", time.Since(began).Seconds(), c.pinning.Seconds()))
 	}()
 	return c
 }
@@ -107,16 +113,46 @@ func (c *copies) make() (err error) {
 	return nil
 }
 
-// room is memory for a part of a tensor.
-func (c *copies) room(bytes int) (hostCopy, error) {
-	if !c.pinned || bytes == 0 {
-		return hostCopy{bytes: make([]byte, bytes)}, nil
+// room is memory for a part of a tensor. The kernel gives pages when they are first written to: that is done here, by
+// several threads, and not while training waits for a copy.
+func (c *copies) room(bytes int) (p hostCopy, err error) {
+	if bytes == 0 {
+		return p, nil
 	}
-	h, err := c.g.e.AllocHost(bytes)
-	if err != nil {
-		return hostCopy{}, err
+	if p.bytes, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
+		return p, exit.Lost.Errorf("memory for saves beside the training: %s more: %w: save with --async off", manifest.FormatBytes(int64(bytes)), err)
 	}
-	return hostCopy{h.Bytes(), h}, nil
+	_ = unix.Madvise(p.bytes, unix.MADV_HUGEPAGE) // small pages do too
+	var group errgroup.Group
+	group.SetLimit(max(1, runtime.GOMAXPROCS(0)/2)) // the start has work for the others
+	const chunk, page = 64 << 20, 4 << 10
+	for lo := 0; lo < bytes; lo += chunk {
+		group.Go(func() error {
+			for i := lo; i < min(lo+chunk, bytes); i += page {
+				p.bytes[i] = 0
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil || !c.pinned {
+		return p, err
+	}
+	began := time.Now()
+	p.host, err = c.g.e.Pin(p.bytes)
+	c.pinning += time.Since(began)
+	return p, err
+}
+
+func (p hostCopy) free() error {
+	if p.host != nil {
+		if err := p.host.Free(); err != nil {
+			return err
+		}
+	}
+	if p.bytes == nil {
+		return nil
+	}
+	return unix.Munmap(p.bytes)
 }
 
 // of is the copy of the part that b is of.
@@ -194,10 +230,7 @@ func (c *copies) close() error {
 	}
 	for _, list := range c.at {
 		for _, part := range list {
-			if part.host == nil {
-				continue
-			}
-			if err := part.host.Free(); err != nil {
+			if err := part.free(); err != nil {
 				return err
 			}
 		}

@@ -41,6 +41,21 @@ func TestBlocksCoverAPart(t *testing.T) {
 	})
 }
 
+// Room for a copy is there to be written to, to its last byte, and goes away.
+func TestRoomForCopies(t *testing.T) {
+	for _, bytes := range []int{0, 1, 4096, 64<<20 + 5} {
+		p, err := (&copies{}).room(bytes)
+		require.NoError(t, err)
+		require.Len(t, p.bytes, bytes)
+		if bytes > 0 {
+			p.bytes[bytes-1] = 1
+		}
+		require.NoError(t, p.free())
+	}
+	_, err := (&copies{}).room(1 << 50)
+	require.ErrorContains(t, err, "save with --async off")
+}
+
 // In every mode each step's folder has the bits of one that training waited for, and training those of a run that saves
 // nothing.
 func TestGPUSavesInEveryMode(t *testing.T) {

@@ -77,7 +77,7 @@ func readMetrics(t *testing.T, file *bytes.Buffer) (out []record) {
 	for dec.More() {
 		var r record
 		require.NoError(t, dec.Decode(&r))
-		r.DataSeconds, r.StepSeconds, r.StalledSeconds, r.TPS = 0, 0, 0, 0
+		r.DataSeconds, r.StepSeconds, r.StalledSeconds, r.TPS, r.MemoryBytes = 0, 0, 0, 0, 0
 		out = append(out, r)
 	}
 	return out

@@ -41,6 +41,7 @@ type report struct {
 	last    time.Time // of the last console line
 	since   int       // tokens computed after it
 	waited  float64   // seconds of data loading after it
+	stalled float64   // seconds of waiting for saves after it
 	steps   int       // after it
 	metrics *json.Encoder
 	seen    func(record) // tests look on; nil: nobody does
@@ -78,6 +79,7 @@ func (p *report) step(s record) error {
 		}
 	}
 	p.since, p.waited, p.steps = p.since+s.Tokens, p.waited+s.DataSeconds, p.steps+1
+	p.stalled += s.StalledSeconds
 	if p.seen != nil {
 		p.seen(s)
 	}
@@ -98,11 +100,19 @@ func (p *report) step(s record) error {
 	tps := float64(p.since) / seconds / p.ranks
 	tflops := p.flops * tps / 1e12
 	bytes, share := p.memory()
-	fmt.Fprintf(p.Console, "step: %2d  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s  tflops: %s  mfu: %s\n",
-		s.Step, s.Loss, s.GradNorm, gib(bytes), 100*share, commas(tps, 0), commas(tflops, 2), p.mfu(tflops))
+	fmt.Fprintf(p.Console, "step: %2d  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s  tflops: %s  mfu: %s%s\n",
+		s.Step, s.Loss, s.GradNorm, gib(bytes), 100*share, commas(tps, 0), commas(tflops, 2), p.mfu(tflops), p.stalls())
 	err := p.board(s, seconds, tps, tflops, gib(bytes), 100*share)
-	p.last, p.since, p.waited, p.steps = time.Now(), 0, 0, 0
+	p.last, p.since, p.waited, p.stalled, p.steps = time.Now(), 0, 0, 0, 0
 	return err
+}
+
+// stalls ends a line before which training waited for saves.
+func (p *report) stalls() string {
+	if p.stalled == 0 {
+		return ""
+	}
+	return fmt.Sprintf("  stalled: %.2fs", p.stalled)
 }
 
 // started ends the account of the start.
@@ -165,7 +175,7 @@ func (p *report) validation(step int, loss float64, tokens int64) error {
 			return fmt.Errorf("metrics: %w", err)
 		}
 	}
-	p.last, p.since, p.waited, p.steps = time.Now(), 0, 0, 0 // the next line counts training alone
+	p.last, p.since, p.waited, p.stalled, p.steps = time.Now(), 0, 0, 0, 0 // the next line counts training alone
 	if p.tb == nil {
 		return nil
 	}

@@ -3,9 +3,11 @@ package train
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +16,7 @@ import (
 	"titan/libtitan/dtype"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
+	"titan/libtitan/parallel"
 )
 
 // savingJob is a tiny job of n steps, of a run of ten, that saves in folder.
@@ -183,5 +186,46 @@ func TestPoisonPushesOutNoStep(t *testing.T) {
 			require.Equal(t, int(exit.No), exit.Code(err))
 			require.Equal(t, []string{"step-1", "step-2", "step-3"}, stepFolders(t, c.Folder))
 		}
+	}
+}
+
+// On any mesh each element is saved by one rank, and no copy of a part of the model saves much more than the others.
+func TestEachElementIsSavedOnceAndEvenly(t *testing.T) {
+	data := numbers(t)
+	for _, d := range meshes() {
+		job, err := parallel.New(meshJob(t, data, d, 2))
+		require.NoError(t, err)
+		times, saved := map[string][]int{}, make([]int64, job.NumRanks())
+		for rank := range saved {
+			for _, h := range job.Held(rank) {
+				fqn := h.Param.FQN
+				if times[fqn] == nil {
+					times[fqn] = make([]int, h.Param.NumElements())
+				}
+				if h.First {
+					saved[rank] += h.NumElements()
+					count(times[fqn], h.Param.Shape, h.Offsets, h.Sizes)
+				}
+			}
+		}
+		for fqn, n := range times {
+			require.Equal(t, slices.Repeat([]int{1}, len(n)), n, "%v: %s", d, fqn)
+		}
+		if d.PP == 1 {
+			even := float64(len(slices.Concat(slices.Collect(maps.Values(times))...))) / float64(len(saved))
+			require.InEpsilon(t, even, slices.Max(saved), 0.15, "%v: %v", d, saved)
+		}
+	}
+}
+
+// count adds one to the elements of a box.
+func count(times []int, shape, offsets, sizes []int64) {
+	if len(shape) == 0 {
+		times[0]++
+		return
+	}
+	row := int64(len(times)) / shape[0]
+	for i := range sizes[0] {
+		count(times[(offsets[0]+i)*row:][:row], shape[1:], offsets[1:], sizes[1:])
 	}
 }

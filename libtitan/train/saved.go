@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -42,17 +43,26 @@ func (k *rank) saving(last bool) saving {
 func (w saving) full() bool { return len(w.kinds) > 1 }
 
 // savedState is what the given ranks save: their parts of the parameters and of the moments, a file each, and with rank
-// 0's what torchtitan keeps beside them. from, which may be nil, is where the parts are read.
+// 0's what torchtitan keeps beside them. In a file parts follow each other as the parameters do, whatever other ranks
+// save. from, which may be nil, is where the parts are read.
 func (k *rank) savedState(w saving, ranks []int, from snapshot) checkpoint.State {
-	s := savedState{at: map[string]int{}}
+	type part struct {
+		file int
+		held parallel.Held
+	}
+	var parts []part
 	for _, file := range ranks {
 		for _, h := range k.job.Held(file) {
-			if !h.First {
-				continue
+			if h.First {
+				parts = append(parts, part{file, h})
 			}
-			for _, kind := range w.kinds {
-				s.add(kind, h, file, w.dtype, from)
-			}
+		}
+	}
+	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.held.Index, b.held.Index) })
+	s := savedState{at: map[string]int{}}
+	for _, p := range parts {
+		for _, kind := range w.kinds {
+			s.add(kind, p.held, p.file, w.dtype, from)
 		}
 	}
 	if w.full() && slices.Contains(ranks, 0) {

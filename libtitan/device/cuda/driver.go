@@ -10,6 +10,7 @@ type driver struct {
 	cuDeviceTotalMem, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRelease uintptr
 	cuCtxSetCurrent, cuCtxGetStreamPriorityRange                          uintptr
 	cuMemAlloc, cuMemFree, cuMemGetInfo, cuMemHostAlloc, cuMemFreeHost    uintptr
+	cuMemHostRegister, cuMemHostUnregister                                uintptr
 	cuMemcpyHtoD, cuMemcpyDtoH, cuMemcpyHtoDAsync, cuMemcpyDtoHAsync      uintptr
 	cuMemcpyDtoDAsync, cuMemcpy2DAsync, cuMemsetD8Async, cuMemsetD32Async uintptr
 	cuStreamCreateWithPriority, cuStreamSynchronize, cuStreamDestroy      uintptr
@@ -31,6 +32,7 @@ func (d *driver) names() map[string]*uintptr {
 		"cuCtxSetCurrent": &d.cuCtxSetCurrent, "cuCtxGetStreamPriorityRange": &d.cuCtxGetStreamPriorityRange,
 		"cuMemAlloc_v2": &d.cuMemAlloc, "cuMemFree_v2": &d.cuMemFree, "cuMemGetInfo_v2": &d.cuMemGetInfo,
 		"cuMemHostAlloc": &d.cuMemHostAlloc, "cuMemFreeHost": &d.cuMemFreeHost,
+		"cuMemHostRegister_v2": &d.cuMemHostRegister, "cuMemHostUnregister": &d.cuMemHostUnregister,
 		"cuMemcpyHtoD_v2": &d.cuMemcpyHtoD, "cuMemcpyDtoH_v2": &d.cuMemcpyDtoH,
 		"cuMemcpyHtoDAsync_v2": &d.cuMemcpyHtoDAsync, "cuMemcpyDtoHAsync_v2": &d.cuMemcpyDtoHAsync,
 		"cuMemcpyDtoDAsync_v2": &d.cuMemcpyDtoDAsync, "cuMemcpy2DAsync_v2": &d.cuMemcpy2DAsync,
