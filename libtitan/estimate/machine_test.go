@@ -3,6 +3,7 @@ package estimate
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 
@@ -54,6 +55,9 @@ func FuzzReadMachine(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(text)
 	}
+	text, err := os.ReadFile("testdata/cpu.json")
+	require.NoError(f, err)
+	f.Add(text)
 	f.Add([]byte(`{"name":"x","memory_bytes":1e400}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		m, err := ReadMachine(bytes.NewReader(text))

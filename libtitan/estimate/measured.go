@@ -1,6 +1,7 @@
 package estimate
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -94,13 +95,19 @@ func (d *Measured) check() error {
 type point struct{ at, rate float64 }
 
 // curve reads a rate off points: between two, along the line through them on logarithmic axes; beyond the ends, theirs.
+// Of points at one size it takes the mean.
 func curve(points []point, at float64) float64 {
-	slices.SortFunc(points, func(p, q point) int {
-		if p.at < q.at {
-			return -1
+	slices.SortFunc(points, func(p, q point) int { return cmp.Or(cmp.Compare(p.at, q.at), cmp.Compare(p.rate, q.rate)) })
+	n := 0
+	for first := 0; first < len(points); n++ {
+		sum, last := 0.0, first
+		for ; last < len(points) && points[last].at == points[first].at; last++ {
+			sum += points[last].rate
 		}
-		return 1
-	})
+		points[n] = point{points[first].at, sum / float64(last-first)}
+		first = last
+	}
+	points = points[:n]
 	if at <= points[0].at {
 		return points[0].rate
 	}

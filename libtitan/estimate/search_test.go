@@ -26,6 +26,9 @@ func space(t require.TestingT, model, gpu string, world int) *Space {
 	p, err := llama3.Find(model)
 	require.NoError(t, err)
 	m, err := FindMachine(gpu)
+	if gpu == "cpu" {
+		m, err = measuredCPU()
+	}
 	require.NoError(t, err)
 	return &Space{
 		Job:   Job{Model: p.Config, SeqLen: p.SeqLen, Compute: "bfloat16", Compile: true, CompileLoss: true, Float8: "off"},
@@ -114,10 +117,12 @@ func summary(plans []Plan) (out []any) {
 // Search finds what trying everything finds, also when nothing fits.
 func TestSearchIsExhaustive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := space(t, rapid.SampledFrom([]string{"llama3-1b", "llama3-3b", "debugmodel"}).Draw(t, "model"), rapid.SampledFrom([]string{"h100", "l40s", "h100-96g-500w"}).Draw(t, "gpu"), rapid.SampledFrom([]int{1, 2, 4, 6, 8, 12, 16}).Draw(t, "world"))
+		s := space(t, rapid.SampledFrom([]string{"llama3-1b", "llama3-3b", "debugmodel"}).Draw(t, "model"), rapid.SampledFrom([]string{"h100", "l40s", "h100-96g-500w", "cpu"}).Draw(t, "gpu"), rapid.SampledFrom([]int{1, 2, 4, 6, 8, 12, 16}).Draw(t, "world"))
 		s.Job.Model.NumLayers = rapid.IntRange(1, 8).Draw(t, "layers")
 		s.Job.Compile = rapid.Bool().Draw(t, "compile")
-		s.Job.Float8 = rapid.SampledFrom([]string{"off", "tensorwise"}).Draw(t, "float8")
+		if s.Machine.FP8TFLOPS > 0 {
+			s.Job.Float8 = rapid.SampledFrom([]string{"off", "tensorwise"}).Draw(t, "float8")
+		}
 		s.Dims.TP = rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "tp")
 		s.Dims.PP = rapid.SampledFrom([]int{0, 0, 2, 4}).Draw(t, "pp")
 		s.LocalBatch = rapid.SampledFrom([]int{0, 1, 4}).Draw(t, "local")

@@ -25,6 +25,7 @@ type costs struct {
 	again       float64 // more where it is gathered twice
 	cast        float64 // bytes of casts a parameter that a rank holds, each microbatch
 	accumulates float64 // bytes a gradient that is added to those of the microbatches before
+	kernel      float64 // seconds of each kernel of a layer that is no product, in which its first and last blocks do not fill the GPU
 	host        float64 // seconds of the host for a block forward and backward
 	hostEager   float64 // where it is not compiled
 	hostFSDP    float64 // more, where the block is an FSDP unit with ranks to talk to
@@ -36,7 +37,7 @@ type costs struct {
 // are. A step without pp is one CUDA graph.
 func costsOf(runtime string) costs {
 	if runtime == "titan" {
-		return costs{stream: 0.87, eager: 1, optimizer: 32, loss: 6, lossApart: 6, cast: 6, accumulates: 4}
+		return costs{stream: 0.87, eager: 1, optimizer: 32, loss: 6, lossApart: 6, cast: 6, accumulates: 4, kernel: 3e-6}
 	}
 	return costs{stream: streamEfficiency, perCycle: bytesPerCycle, eager: eagerTraffic, optimizer: optimizerTraffic,
 		loss: lossCompiledTraffic, lossApart: lossSeparateTraffic, gathered: fsdpTraffic, again: fsdpAgain, accumulates: 10,
@@ -63,6 +64,18 @@ func (m *Machine) elementwise(bytes float64, kind string) float64 {
 		s += bytes / (float64(m.SMs) * m.ClockGHz * 1e9 * per)
 	}
 	return s
+}
+
+// Kernels of a layer that are no products nor attention: two norms, two rotations, a gated unit and two sums; backward
+// theirs, and sums of gradients that meet.
+const forwardKernels, backwardKernels = 7, 9
+
+// starts is the seconds in which n kernels start and end. Ranks that share a device are the host's: their kernels are calls.
+func (m *Machine) starts(n float64) float64 {
+	if m.Shared() {
+		return 0
+	}
+	return n * m.costs().kernel
 }
 
 // lossTime is the seconds of the loss of logits values, forward and backward.

@@ -111,8 +111,8 @@ func (j *Job) elementwiseTime(m *Machine) (forward, backward float64) {
 	if !j.Compile {
 		values *= m.costs().eager
 	}
-	forward = values * (9*w.stream + 2*(w.q+w.kv) + 3*w.ffn)
-	backward = values * (8*w.stream + 2*(w.q+w.kv) + 5*w.whole + 5*w.ffn)
+	forward = values*(9*w.stream+2*(w.q+w.kv)+3*w.ffn) + m.starts(forwardKernels)
+	backward = values*(8*w.stream+2*(w.q+w.kv)+5*w.whole+5*w.ffn) + m.starts(backwardKernels)
 	return forward, backward
 }
 

@@ -52,6 +52,8 @@ func TestTitanMeasured(t *testing.T) {
 	on, err := estimate.FindMachine("h200")
 	require.NoError(t, err)
 	on.Software.Runtime = "titan"
+	benched, err := readHardware("testdata/h200_measured.json") // docs/measurements/h200_bench.log
+	require.NoError(t, err)
 	for _, line := range lines[1:] {
 		r := map[string]string{}
 		for i, cell := range line {
@@ -61,9 +63,11 @@ func TestTitanMeasured(t *testing.T) {
 			m := measuredJob(t, r)
 			j, err := estimate.FromManifest(m)
 			require.NoError(t, err)
-			e, err := estimate.Of(j, &on)
-			require.NoError(t, err)
-			near(t, "ms a step", 1e3*e.StepSeconds, r["step_ms"], 0.10)
+			for _, machine := range []*estimate.Machine{&on, &benched} {
+				e, err := estimate.Of(j, machine)
+				require.NoError(t, err)
+				near(t, "ms a step, "+machine.Name, 1e3*e.StepSeconds, r["step_ms"], 0.10)
+			}
 			ranks, err := arenas(m, true)
 			require.NoError(t, err)
 			own := outside
@@ -81,6 +85,6 @@ func TestTitanMeasured(t *testing.T) {
 func near(t *testing.T, what string, got float64, measured string, share float64) {
 	want, err := strconv.ParseFloat(measured, 64)
 	require.NoError(t, err)
-	t.Logf("%-18s %8.1f, measured %8.1f: %+5.1f%%", what, got, want, 100*(got/want-1))
+	t.Logf("%-22s %8.1f, measured %8.1f: %+5.1f%%", what, got, want, 100*(got/want-1))
 	require.InDelta(t, 0, got/want-1, share, what)
 }
