@@ -129,17 +129,27 @@ func bucket(st *plan.Stage, unit func(param string) string) (*plan.Stage, error)
 	return st.After(g, to), nil
 }
 
-// checkpoint makes the backward of a stage compute again what its layers do not save.
-func checkpoint(st *plan.Stage, ac *manifest.ActivationCheckpoint) *plan.Stage {
-	if ac == nil || ac.Mode == "none" || st.Params == nil {
+// checkpoint makes the backward of a stage compute again what its layers do not save, and what is cheap, unless that is nil.
+func checkpoint(st *plan.Stage, ac *manifest.ActivationCheckpoint, cheap func(n *graph.Node) bool) *plan.Stage {
+	off := ac == nil || ac.Mode == "none"
+	if off && cheap == nil || st.Params == nil {
 		return st
 	}
+	keep := func(*graph.Node) bool { return true }
+	if !off {
+		keep = saver(st.Graph, ac)
+	}
+	g, to := pass.Remat(st.Graph, func(n *graph.Node) bool { return keep(n) && (cheap == nil || !cheap(n)) })
+	return st.After(g, to)
+}
+
+// saver is what is saved by a kind of activation checkpointing.
+func saver(g *graph.Graph, ac *manifest.ActivationCheckpoint) func(n *graph.Node) bool {
 	every, _ := strconv.Atoi(ac.Option)
 	full := func(layer string) bool {
 		i, _ := strconv.Atoi(strings.TrimPrefix(layer, "layers."))
 		return ac.Mode == "full" || ac.Option != "op" && (every == 0 || (i+1)%every == 0)
 	}
 	perOp := func(string) bool { return ac.Mode == "selective" && ac.Option == "op" }
-	g, to := pass.Remat(st.Graph, pass.Saver(st.Graph, full, perOp))
-	return st.After(g, to)
+	return pass.Saver(g, full, perOp)
 }

@@ -41,7 +41,7 @@ func (f Fusion) String() string {
 
 // Fuse makes one node of ops that treat elements and rows alike, where that saves reading or writing a value: an op and
 // those that read its result, and ops of a module that read the same. What others read of a group, and keep, is written;
-// the rest is never stored. A sum of a product and a value becomes the product's epilogue where that saves more.
+// the rest is never stored. A sum of products that no kernel takes is made by the products.
 // It runs last, on a graph that is laid out, and returns the successor of each value that is still there.
 //
 // A value that is stored as bfloat16 is rounded before the group goes on with it, so that all its readers see the same; one
@@ -116,9 +116,10 @@ func (f *fuser) findGroups() {
 	}
 }
 
-// takeEpilogue makes n part of the products that it adds up, if that saves more bytes than n as part of a kernel: as epilogues,
-// a product's result is read once less and n's is written once less; a kernel reads n's result once less, and does not write
-// it if nobody else reads it.
+// takeEpilogue makes n part of the products that it adds up, if no kernel can take it. By bytes an epilogue saves more: a product's
+// result is neither written nor read, where a kernel with n's readers saves reading n's result. But a product that adds takes
+// longer by what it reads, as if alone: on an H200 36 to 62 us for 64 MiB, where the sum takes 49 and a sum and a norm in one 74,
+// not 86.
 func (f *fuser) takeEpilogue(n *graph.Node) {
 	products, start := op.Epilogue(n)
 	if products == nil || f.groups[n] == nil {
@@ -129,13 +130,7 @@ func (f *fuser) takeEpilogue(n *graph.Node) {
 			return
 		}
 	}
-	sum, together := n.Results[0], 0
-	for _, r := range f.readers[sum] {
-		if f.legal(f.groups[n], f.groups[r]) {
-			together++
-		}
-	}
-	if together == len(f.readers[sum]) && !f.kept[sum] {
+	if slices.ContainsFunc(f.readers[n.Results[0]], func(r *graph.Node) bool { return f.legal(f.groups[n], f.groups[r]) }) {
 		return
 	}
 	g := &fuseGroup{nodes: append(slices.Clone(products), n), products: products, start: start}

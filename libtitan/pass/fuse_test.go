@@ -70,7 +70,7 @@ func TestFuseDumps(t *testing.T) {
 		add(c.name, g)
 		fused, to, did, err := pass.Fuse(g, keep...)
 		require.NoError(t, err)
-		require.Equal(t, 1, did.Epilogues)
+		require.Greater(t, did.Nodes, did.Kernels)
 		add(c.name+", fused", fused)
 		twice, _, did, err := pass.Fuse(fused, moved(keep, to)...)
 		require.NoError(t, err)

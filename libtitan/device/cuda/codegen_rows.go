@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 
 	"titan/libtitan/scalar"
 )
@@ -108,7 +109,7 @@ func (g *generator) numbers(stage int) {
 	for i, s := range g.p.Steps {
 		switch {
 		case s.Code == scalar.Sum && g.stage[i] == stage-1:
-			g.line("    float t%d = block_sum(a%d);", i, i)
+			g.line("    float t%d = sums%d[%d];", i, stage-1, slices.Index(g.sums(stage-1), i))
 		case !g.wide(i) && s.Code > scalar.Const && s.Code != scalar.Sum && g.stage[i] == stage:
 			g.line("    float t%d = %s;", i, g.expr(i, ""))
 		}
@@ -118,11 +119,14 @@ func (g *generator) numbers(stage int) {
 // compute is a stage's loop over elements.
 func (g *generator) compute(stage int) {
 	var body []string
+	sums := g.sums(stage)
+	if sums != nil {
+		g.line("    float sums%d[%d] = {};", stage, len(sums))
+	}
 	for i, s := range g.p.Steps {
 		switch {
 		case s.Code == scalar.Sum && g.stage[i] == stage:
-			g.line("    float a%d = 0;", i)
-			body = append(body, fmt.Sprintf("a%d += %s;", i, g.expr(i, "[i][k]")))
+			body = append(body, fmt.Sprintf("sums%d[%d] += %s;", stage, slices.Index(sums, i), g.expr(i, "[i][k]")))
 		case g.wide(i) && s.Code != scalar.Input && g.stage[i] == stage && g.kept(i):
 			g.line("    float t%d[V][N];", i)
 			body = append(body, fmt.Sprintf("t%d[i][k] = %s;", i, g.expr(i, "[i][k]")))
@@ -150,4 +154,17 @@ func (g *generator) compute(stage int) {
 		lines = append(lines, "  "+b)
 	}
 	g.vectors("    ", append(append(lines, "}"), after...)...)
+	if sums != nil {
+		g.line("    row_sums(sums%d);", stage)
+	}
+}
+
+// sums are the sums over a row that a stage begins.
+func (g *generator) sums(stage int) (out []int) {
+	for i, s := range g.p.Steps {
+		if s.Code == scalar.Sum && g.stage[i] == stage {
+			out = append(out, i)
+		}
+	}
+	return out
 }

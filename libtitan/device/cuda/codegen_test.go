@@ -50,6 +50,16 @@ func fusedPrograms(t dtype.DType) map[string]*scalar.Program {
 			out(b.Mul(dyr, x), scalar.Col)
 			out(b.Add(rest, b.Sub(b.Mul(dyr, w), b.Mul(x, mean))), scalar.Full)
 		}),
+		"norm again and its backward between sums": make(func(b *scalar.Builder, in in, out out) {
+			x, w := in(scalar.Full), in(scalar.Col)
+			r := b.RStd(b.Sum(x, x), 1e-5)
+			out(b.Mul(x, r, w), scalar.Full)
+			dy := b.Add(b.Add(in(scalar.Full), in(scalar.Full)), in(scalar.Full))
+			mean := b.Mean(b.Mul(r, r, r, b.Sum(dy, x, w)))
+			dyr := b.Mul(dy, r)
+			out(b.Mul(dyr, x), scalar.Col)
+			out(b.Add(in(scalar.Full), b.Sub(b.Mul(dyr, w), b.Mul(x, mean))), scalar.Full)
+		}),
 		"swiglu and its backward": make(func(b *scalar.Builder, in in, out out) {
 			x, y, dy := in(scalar.Full), in(scalar.Full), in(scalar.Full)
 			s, one := b.Sigmoid(x), b.Const(1)
@@ -82,7 +92,7 @@ func TestFusedSources(t *testing.T) {
 func TestFusedForms(t *testing.T) {
 	for _, p := range fusedPrograms(dtype.BFloat16) {
 		for _, dim := range []int{1, 7, 64, 256, 1000, 2048, 4096, 8192, 16384} {
-			f, err := formOf(p, dim, maxThreads)
+			f, err := formOf(p, dim, fusedThreads)
 			require.NoError(t, err)
 			if p.Flat() {
 				continue
@@ -91,7 +101,7 @@ func TestFusedForms(t *testing.T) {
 			require.LessOrEqual(t, f.threads*f.rows, 1024)
 			require.GreaterOrEqual(t, f.perSM, 1)
 		}
-		if _, err := formOf(p, 1<<20, maxThreads); !p.Flat() {
+		if _, err := formOf(p, 1<<20, fusedThreads); !p.Flat() {
 			require.ErrorContains(t, err, "at most")
 		}
 	}

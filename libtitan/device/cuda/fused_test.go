@@ -56,6 +56,9 @@ func checkFused(t *testing.T, p *scalar.Program, kind dtype.DType, rows, dim int
 	does(t)(e.Fused(p, rows, dim, in, out, add))
 	for i, o := range p.Out {
 		allowed := tolerance(kind, 5e-6)
+		if kind == dtype.BFloat16 {
+			allowed *= 2 // what is stored on the way is rounded too
+		}
 		if o.Kind == scalar.Col {
 			allowed = 2e-5 * float64(1+rows/100)
 			if kind == dtype.BFloat16 {
@@ -98,7 +101,7 @@ func BenchmarkFused(b *testing.B) {
 	for _, c := range []struct {
 		name string
 		dim  int
-	}{{"sum and norm", D}, {"sum and norm", 2048}, {"backward of a norm between sums", D}, {"backward of a norm between sums", 2048}, {"swiglu and its backward", F}, {"sum of sums", D}} {
+	}{{"sum and norm", D}, {"sum and norm", 2048}, {"backward of a norm between sums", D}, {"norm again and its backward between sums", D}, {"norm again and its backward between sums", 2048}, {"swiglu and its backward", F}, {"sum of sums", D}} {
 		p, rows := programs[c.name], T*D/c.dim
 		if c.dim == F {
 			rows = T
