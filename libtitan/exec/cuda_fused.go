@@ -49,12 +49,3 @@ func gpuFused(c gpuCall) (cuda.Work, error) {
 	}
 	return c.e.Fused(p, rows, width, pointers(c.in), pointers(c.out), c.add)
 }
-
-// gpuEinsumAdd adds in the product's epilogue: one rounding.
-func gpuEinsumAdd(c gpuCall) (cuda.Work, error) {
-	p, a, b, err := gpuProduct(c)
-	if err != nil {
-		return nil, err
-	}
-	return c.e.ProductPlus(p, c.out[0].p, a, b, c.in[2].p)
-}

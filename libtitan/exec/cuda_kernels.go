@@ -10,7 +10,6 @@ import (
 // cudaKernels binds every op of the models to the GPU's kernels, as kernels does to the host's.
 var cudaKernels = map[string]func(c gpuCall) (cuda.Work, error){
 	"einsum":                 gpuEinsum,
-	"einsum_add":             gpuEinsumAdd,
 	"fused":                  gpuFused,
 	"add":                    gpuAdd,
 	"cast":                   gpuCast,

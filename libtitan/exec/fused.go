@@ -36,25 +36,3 @@ func bindFused(c call) (kernel, error) {
 	in, out := values(c.in), values(c.out)
 	return sure(func() { c.e.Fused(p, rows, width, in, out, c.add) }), nil
 }
-
-// bindEinsumAdd makes the product and adds to it: in bfloat16 that rounds twice, as the separate ops do.
-func bindEinsumAdd(c call) (kernel, error) {
-	product := c
-	product.in, product.add = c.in[:2], []bool{false}
-	first, err := bindEinsum(product)
-	if err != nil {
-		return nil, err
-	}
-	sum := c
-	sum.in = []tensor{c.out[0], c.in[2]}
-	second, err := bindAdd(sum)
-	if err != nil {
-		return nil, err
-	}
-	return func() error {
-		if err := first(); err != nil {
-			return err
-		}
-		return second()
-	}, nil
-}

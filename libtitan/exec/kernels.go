@@ -28,7 +28,6 @@ func sure(f func()) kernel { return func() error { f(); return nil } }
 // it returns only computes.
 var kernels = map[string]func(c call) (kernel, error){
 	"einsum":                 bindEinsum,
-	"einsum_add":             bindEinsumAdd,
 	"fused":                  bindFused,
 	"add":                    bindAdd,
 	"cast":                   bindCast,

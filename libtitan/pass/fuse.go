@@ -15,10 +15,9 @@ const maxFusedValues = 10
 
 // Fusion is what Fuse did.
 type Fusion struct {
-	Nodes     int                  // that are in kernels with others
-	Kernels   int                  // that they became
-	Epilogues int                  // sums that are made with a product
-	Kinds     map[string]FusedKind // the programs that kernels run, by their hash
+	Nodes   int                  // that are in kernels with others
+	Kernels int                  // that they became
+	Kinds   map[string]FusedKind // the programs that kernels run, by their hash
 }
 
 // FusedKind is a program and how many kernels run it.
@@ -29,19 +28,21 @@ type FusedKind struct {
 
 // Add counts what another did too.
 func (f *Fusion) Add(o Fusion) {
-	f.Nodes, f.Kernels, f.Epilogues = f.Nodes+o.Nodes, f.Kernels+o.Kernels, f.Epilogues+o.Epilogues
+	f.Nodes, f.Kernels = f.Nodes+o.Nodes, f.Kernels+o.Kernels
 	for hash, k := range o.Kinds {
 		f.Kinds[hash] = FusedKind{k.Program, f.Kinds[hash].Kernels + k.Kernels}
 	}
 }
 
 func (f Fusion) String() string {
-	return fmt.Sprintf("%d nodes in %d kernels of %d kinds, %d sums in products", f.Nodes, f.Kernels, len(f.Kinds), f.Epilogues)
+	return fmt.Sprintf("%d nodes in %d kernels of %d kinds", f.Nodes, f.Kernels, len(f.Kinds))
 }
 
 // Fuse makes one node of ops that treat elements and rows alike, where that saves reading or writing a value: an op and
 // those that read its result, and ops of a module that read the same. What others read of a group, and keep, is written;
-// the rest is never stored. A sum of products that no kernel takes is made by the products.
+// the rest is never stored. A sum goes with the norm that reads it rather than into the product before it, though that would move
+// fewer bytes: on an H200 a product that adds 64 MiB takes 36 to 62 us longer, the sum alone 49, a sum and a norm together 12 to 18 us
+// less than apart.
 // It runs last, on a graph that is laid out, and returns the successor of each value that is still there.
 //
 // A value that is stored as bfloat16 is rounded before the group goes on with it, so that all its readers see the same; one
@@ -61,15 +62,13 @@ type fuser struct {
 	nodes   []*graph.Node
 	readers map[*graph.Value][]*graph.Node
 	kept    map[*graph.Value]bool
-	groups  map[*graph.Node]*fuseGroup // of those that can be fused, and of products with an epilogue
+	groups  map[*graph.Node]*fuseGroup // of those that can be fused
 }
 
 // fuseGroup is nodes that become one, in their order.
 type fuseGroup struct {
-	nodes    []*graph.Node
-	space    string        // phase, shape and cuts of its whole values
-	products []*graph.Node // of a sum made with products: these, and the value that the first is added to, or nil
-	start    *graph.Value
+	nodes []*graph.Node
+	space string // phase, shape and cuts of its whole values
 }
 
 func newFuser(g *graph.Graph, keep []*graph.Value) *fuser {
@@ -94,13 +93,10 @@ func newFuser(g *graph.Graph, keep []*graph.Value) *fuser {
 	return f
 }
 
-// findGroups first takes sums into products, then joins each node with those before it.
+// findGroups joins each node with those before it.
 func (f *fuser) findGroups() {
 	for _, n := range f.nodes {
-		f.takeEpilogue(n)
-	}
-	for _, n := range f.nodes {
-		if g := f.groups[n]; g == nil || g.products != nil {
+		if f.groups[n] == nil {
 			continue
 		}
 		for _, v := range n.In {
@@ -113,29 +109,6 @@ func (f *fuser) findGroups() {
 				}
 			}
 		}
-	}
-}
-
-// takeEpilogue makes n part of the products that it adds up, if no kernel can take it. By bytes an epilogue saves more: a product's
-// result is neither written nor read, where a kernel with n's readers saves reading n's result. But a product that adds takes
-// longer by what it reads, as if alone: on an H200 36 to 62 us for 64 MiB, where the sum takes 49 and a sum and a norm in one 74,
-// not 86.
-func (f *fuser) takeEpilogue(n *graph.Node) {
-	products, start := op.Epilogue(n)
-	if products == nil || f.groups[n] == nil {
-		return
-	}
-	for _, p := range products {
-		if v := p.Results[0]; len(f.readers[v]) != 1 || f.kept[v] || v == start {
-			return
-		}
-	}
-	if slices.ContainsFunc(f.readers[n.Results[0]], func(r *graph.Node) bool { return f.legal(f.groups[n], f.groups[r]) }) {
-		return
-	}
-	g := &fuseGroup{nodes: append(slices.Clone(products), n), products: products, start: start}
-	for _, m := range g.nodes {
-		f.groups[m] = g
 	}
 }
 
@@ -155,7 +128,7 @@ func (f *fuser) join(n, with *graph.Node) {
 // legal reports whether two groups may become one: they are over the same elements, nothing outside stands between
 // them, no member reads a sum over all rows, and there are registers for all.
 func (f *fuser) legal(a, b *fuseGroup) bool {
-	if a == nil || b == nil || a.products != nil || b.products != nil || a.space != b.space {
+	if a == nil || b == nil || a.space != b.space {
 		return false
 	}
 	in := map[*graph.Node]bool{}

@@ -35,14 +35,11 @@ func (w *fuseWriter) need(n *graph.Node) {
 		}
 	}
 	w.g.In(n.Phase, g.nodes[0].FQN, func() {
-		switch {
-		case g.products != nil:
-			w.epilogue(g)
-		case len(g.nodes) > 1:
+		if len(g.nodes) > 1 {
 			w.fused(g)
-		default:
-			w.follow(n.Results, w.g.Copy(n, w.now(n.In)))
+			return
 		}
+		w.follow(n.Results, w.g.Copy(n, w.now(n.In)))
 	})
 }
 
@@ -60,24 +57,6 @@ func (w *fuseWriter) follow(old, now []*graph.Value) {
 		now[i].Layout = v.Layout
 		w.to[v] = now[i]
 	}
-}
-
-// epilogue writes a sum as products each of which adds to what is there before it.
-func (w *fuseWriter) epilogue(g *fuseGroup) {
-	products, sum := g.products, w.to[g.start]
-	if sum == nil {
-		sum = w.g.Copy(products[0], w.now(products[0].In))[0]
-		sum.Layout = products[0].Results[0].Layout
-		products = products[1:]
-	}
-	result := g.nodes[len(g.nodes)-1].Results[0]
-	for _, p := range products {
-		in := w.now(p.In)
-		sum = op.EinsumAdd(w.g, p, in[0], in[1], sum)
-		sum.Layout = result.Layout
-		w.did.Epilogues++
-	}
-	w.to[result] = sum
 }
 
 // fused writes a group as one node. Inputs are read in the order in which its nodes do, results written in that of nodes.
