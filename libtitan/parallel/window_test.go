@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"titan/libtitan/alloc"
 	"titan/libtitan/plan"
 )
 
@@ -127,4 +128,42 @@ func TestUnevenShardsStayOut(t *testing.T) {
 		}
 	}
 	apart(t, p.Slots, p.ArenaBytes)
+}
+
+// A trace of a run tells of the windows too: each value within a segment, none over another.
+func TestWindowsAreTraced(t *testing.T) {
+	p := windowed(t, "off", 0)
+	var segments, live []alloc.Event
+	windows, waits := 0, 0
+	values := plan.Follow(p, plan.NewPlaced(p, func(e alloc.Event) {
+		over := func(o alloc.Event) bool { return e.Addr < o.Addr+uint64(o.Size) && o.Addr < e.Addr+uint64(e.Size) }
+		switch e.Action {
+		case alloc.SegmentAlloc:
+			segments = append(segments, e)
+			if e.Owner == "windows" {
+				windows = len(segments) - 1
+			}
+		case alloc.Alloc:
+			require.True(t, slices.ContainsFunc(segments, over))
+			require.False(t, slices.ContainsFunc(live, over), e)
+			live = append(live, e)
+		case alloc.FreeCompleted:
+			at := slices.IndexFunc(live, func(o alloc.Event) bool { return o.Addr == e.Addr && o.Size == e.Size })
+			require.GreaterOrEqual(t, at, 0)
+			live = slices.Delete(live, at, at+1)
+		case alloc.Use:
+			require.True(t, slices.ContainsFunc(live, over))
+		case alloc.Wait:
+			waits++
+		}
+	}), false)
+	require.Positive(t, windows)
+	fixed := len(live)
+	for i := range p.Steps {
+		_, err := values.Begin(i)
+		require.NoError(t, err)
+		require.NoError(t, values.End(i))
+	}
+	require.Len(t, live, fixed)
+	require.Greater(t, waits, 4)
 }

@@ -80,14 +80,14 @@ func (c *Cached) Addr(s *Slot) (addr uint64, ok bool) {
 
 // Placed is a Keeper that keeps nothing: values lie where the plan put them, and trace is told.
 type Placed struct {
-	trace func(alloc.Event)
-	arena uint64
+	trace          func(alloc.Event)
+	arena, windows uint64
 }
 
 // placedBase is where the addresses of a planned arena start in a trace.
 const placedBase = 1 << 40
 
-// NewPlaced tells trace of all that lives as long as prog, and of its arena.
+// NewPlaced tells trace of all that lives as long as prog, of its arena and its windows.
 func NewPlaced(prog *Program, trace func(alloc.Event)) *Placed {
 	p := &Placed{trace: trace}
 	total := 0
@@ -103,6 +103,8 @@ func NewPlaced(prog *Program, trace func(alloc.Event)) *Placed {
 	}
 	p.arena = at
 	p.emit(alloc.SegmentAlloc, at, prog.ArenaBytes, "the planned arena")
+	p.windows = at + uint64(roundUp(prog.ArenaBytes))
+	p.emit(alloc.SegmentAlloc, p.windows, prog.WindowBytes, "windows")
 	return p
 }
 
@@ -112,9 +114,14 @@ func (p *Placed) emit(what alloc.Action, addr uint64, bytes int, owner string) {
 	}
 }
 
-func (p *Placed) at(s *Slot) uint64 { return p.arena + uint64(s.Offset) }
+func (p *Placed) at(s *Slot) uint64 {
+	if s.Class == Window {
+		return p.windows + uint64(s.Offset)
+	}
+	return p.arena + uint64(s.Offset)
+}
 
-// Owns is of all that has a place in the arena.
+// Owns is of all that has a place in the arena or in the windows.
 func (p *Placed) Owns(s *Slot) bool { return s.Bytes() > 0 }
 
 // Take tells of s.

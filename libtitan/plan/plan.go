@@ -80,6 +80,9 @@ func (s *Slot) Root() *Slot {
 	return s
 }
 
+// planned reports whether the plan says when s lives.
+func (s *Slot) planned() bool { return s.Class == Arena || s.Class == Window }
+
 // Kind is what a step does.
 type Kind uint8
 

@@ -55,7 +55,7 @@ type flight struct {
 // Follow prepares to follow prog; with oneStream everything runs on ComputeStream.
 func Follow(prog *Program, keep Keeper, oneStream bool) *Values {
 	v := &Values{prog: prog, keep: keep, oneStream: oneStream, first: make([][]*Slot, len(prog.Steps)), last: make([][]*Slot, len(prog.Steps))}
-	for _, s := range prog.Slots {
+	for _, s := range slices.Concat(prog.Slots, prog.Windows) {
 		if keep.Owns(s) {
 			v.first[s.First], v.last[s.Last] = append(v.first[s.First], s), append(v.last[s.Last], s)
 		}
@@ -139,7 +139,7 @@ func (v *Values) depart(i int, on alloc.Stream) {
 	st := &v.prog.Steps[i]
 	var used []*Slot
 	for _, s := range slices.Concat(st.In, st.Out, []*Slot{st.Scratch}) {
-		if s != nil && s.Root().Class == Arena && v.keep.Owns(s.Root()) && !slices.Contains(used, s.Root()) {
+		if s != nil && s.Root().planned() && v.keep.Owns(s.Root()) && !slices.Contains(used, s.Root()) {
 			used = append(used, s.Root())
 			v.keep.Use(s.Root(), on)
 			v.uses[on]++
