@@ -149,11 +149,11 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 			}
 		}
 	}
-	if mem.cache != nil {
-		return loadCached(prog, mem, peers)
-	}
 	if err := compileFused(e, prog); err != nil {
 		return nil, err
+	}
+	if mem.cache != nil {
+		return loadCached(prog, mem, peers)
 	}
 	g := &gpuProgram{e: e, peers: peers}
 	g.add(Cost{Class: "inputs"}, "inputs", func() error { return e.Stream.Upload(mem.inputs, mem.host, 0, mem.inputBytes) })

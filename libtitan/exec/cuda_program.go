@@ -57,6 +57,9 @@ func (r *Runner) Start(ctx context.Context) error {
 	if r.gpu.cached {
 		return r.Run(ctx)
 	}
+	if err := r.tell(); err != nil {
+		return err
+	}
 	return r.gpu.launch(ctx)
 }
 

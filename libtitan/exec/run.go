@@ -52,8 +52,11 @@ func Load(e *cpu.Engine, prog *plan.Program, mem *Memory, c comm.Comm) (*Runner,
 
 // Run does every step once. It ends within one step when ctx does.
 func (r *Runner) Run(ctx context.Context) error {
-	if r.seen != nil {
+	if r.seen != nil && r.gpu == nil {
 		return r.runSeen(ctx)
+	}
+	if err := r.tell(); err != nil {
+		return err
 	}
 	for _, step := range r.steps {
 		if err := r.do(ctx, step); err != nil {
@@ -70,26 +73,38 @@ func (r *Runner) do(ctx context.Context, step func(context.Context) error) error
 	return step(ctx)
 }
 
-// runSeen is Run with somebody who follows.
+// runSeen is Run on the host with somebody who follows.
 func (r *Runner) runSeen(ctx context.Context) error {
 	for i := range r.prog.Steps {
 		if _, err := r.seen.Begin(i); err != nil {
 			return err
 		}
-		if r.gpu == nil {
-			if err := r.do(ctx, r.steps[i]); err != nil {
-				return err
-			}
+		if err := r.do(ctx, r.steps[i]); err != nil {
+			return err
 		}
 		if err := r.seen.End(i); err != nil {
 			return err
 		}
 	}
 	r.seen.Join()
-	if r.gpu == nil {
+	return nil
+}
+
+// tell tells who follows, if anybody does, of all that is about to be put on a GPU's stream.
+func (r *Runner) tell() error {
+	if r.seen == nil {
 		return nil
 	}
-	return r.do(ctx, r.steps[0])
+	for i := range r.prog.Steps {
+		if _, err := r.seen.Begin(i); err != nil {
+			return err
+		}
+		if err := r.seen.End(i); err != nil {
+			return err
+		}
+	}
+	r.seen.Join()
+	return nil
 }
 
 func (r *Runner) bind(e *cpu.Engine, s *plan.Step, mem *Memory) (func(context.Context) error, error) {

@@ -204,8 +204,8 @@ type Fixture struct {
 	Bytes int
 }
 
-// Fixed lists it in the order in which a GPU takes it: of each parameter itself and AdamW's two moments, all float32; the
-// constants; and, unless the arena has them, the gradients, as the step makes them.
+// Fixed lists it in the order in which a GPU takes it: of each parameter itself and AdamW's two moments, all float32; their
+// copies that are computed with; the constants; and, unless the arena has them, the gradients, as the step makes them.
 func (p *Program) Fixed() (out []Fixture) {
 	add := func(owner string, bytes int) { out = append(out, Fixture{owner, bytes}) }
 	for _, st := range p.Stages {
@@ -216,6 +216,11 @@ func (p *Program) Fixed() (out []Fixture) {
 				add(v.Name()+" < optimizer", bytes)
 				add(v.Name()+" < optimizer", bytes)
 			}
+		}
+	}
+	for i := range p.Copies {
+		for _, s := range p.Copies[i].Out {
+			add(s.Name+", narrow < parameters", s.Bytes())
 		}
 	}
 	if p.ConstBytes > 0 {

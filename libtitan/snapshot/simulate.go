@@ -35,38 +35,51 @@ func (r *Recorder) Snapshot() (*Snapshot, error) {
 	return r.b.finish()
 }
 
-// simulation is a Keeper in the allocator's twin whose deferred frees complete when runAhead says.
+// Simulation says how a program is played.
+type Simulation struct {
+	Config   alloc.Config
+	Steps    int   // optimizer steps; one finds in the cache what the one before it left, so the first tells less than two do
+	RunAhead int   // under RecordStream a deferred free completes that many allocations later; 0: no such limit
+	Pace     *Pace // and when its GPU is done; nil: not before the step's end, so far is the host ahead
+}
+
+// simulation is a Keeper in the allocator's twin.
 type simulation struct {
 	*plan.Cached
-	device   *alloc.Virtual
-	runAhead int
-	mallocs  int
-	uses     map[*plan.Slot][]alloc.Stream
-	frees    []deferredFree // the oldest first
+	Simulation
+	clock   clock
+	device  *alloc.Virtual
+	mallocs int
+	uses    map[*plan.Slot][]alloc.Stream
+	frees   map[alloc.Stream][]deferredFree // the oldest first
 }
 
 type deferredFree struct {
-	mallocs int // there had been so many
-	streams []alloc.Stream
+	mallocs int     // there had been so many
+	at      float64 // when its stream has come there
 }
 
-// Simulate plays optimizer steps of prog through the allocator's twin: its values on the compute stream, those of
-// collectives used on others. A step finds in the cache what the one before it left, so the first tells less than two do.
-// Under RecordStream a deferred free completes runAhead allocations later, and with 0 not before the step's end: the host
-// is that far ahead.
-func Simulate(prog *plan.Program, c alloc.Config, steps, runAhead int) (*Snapshot, error) {
-	record := NewRecorder(c)
-	clock := int64(0)
-	twin, device, err := plan.NewTwin(prog, alloc.Options{Config: c, Trace: record.Event, Now: func() int64 { clock++; return clock }})
+// Run plays prog through the allocator's twin: its values on the compute stream, those of collectives used on others.
+func (o Simulation) Run(prog *plan.Program) (*Snapshot, error) {
+	record := NewRecorder(o.Config)
+	ticks := int64(0)
+	twin, device, err := plan.NewTwin(prog, alloc.Options{Config: o.Config, Trace: record.Event, Now: func() int64 { ticks++; return ticks }})
 	if err != nil {
 		return nil, err
 	}
-	s := &simulation{Cached: twin, device: device, runAhead: runAhead, uses: map[*plan.Slot][]alloc.Stream{}}
-	values := plan.Follow(prog, s, c.Policy == alloc.SameStream)
-	for range steps {
+	s := &simulation{Cached: twin, Simulation: o, device: device, uses: map[*plan.Slot][]alloc.Stream{}, frees: map[alloc.Stream][]deferredFree{}}
+	if o.Pace != nil {
+		s.clock = clock{Pace: *o.Pace, busy: map[alloc.Stream]float64{}, done: map[int]float64{}}
+	}
+	values := plan.Follow(prog, s, o.Config.Policy == alloc.SameStream)
+	for range o.Steps {
 		for i := range prog.Steps {
-			if _, err := values.Begin(i); err != nil {
+			after, err := values.Begin(i)
+			if err != nil {
 				return nil, err
+			}
+			if o.Pace != nil {
+				s.clock.launch(prog, i, values.Stream(i), after)
 			}
 			if err := values.End(i); err != nil {
 				return nil, err
@@ -80,19 +93,19 @@ func Simulate(prog *plan.Program, c alloc.Config, steps, runAhead int) (*Snapsho
 // Take completes the frees whose time has come, then takes a block.
 func (s *simulation) Take(v *plan.Slot, owner string) error {
 	s.mallocs++
-	for s.runAhead > 0 && len(s.frees) > 0 && s.mallocs > s.frees[0].mallocs+s.runAhead {
-		for _, on := range s.frees[0].streams {
-			s.device.Finish(on, 1)
+	for on, frees := range s.frees {
+		n := 0
+		for n < len(frees) && s.passed(frees[n]) {
+			n++
 		}
-		s.frees = s.frees[1:]
+		s.device.Finish(on, n)
+		s.frees[on] = frees[n:]
 	}
 	return s.Cached.Take(v, owner)
 }
 
-// End completes all frees.
-func (s *simulation) End() {
-	s.frees = nil
-	s.Cached.End()
+func (s *simulation) passed(f deferredFree) bool {
+	return s.RunAhead > 0 && s.mallocs > f.mallocs+s.RunAhead || s.Pace != nil && f.at <= s.clock.host
 }
 
 // Use notes which streams a free will wait for.
@@ -105,9 +118,16 @@ func (s *simulation) Use(v *plan.Slot, on alloc.Stream) {
 
 // Drop frees a block.
 func (s *simulation) Drop(v *plan.Slot) error {
-	if streams := s.uses[v]; streams != nil {
-		s.frees = append(s.frees, deferredFree{s.mallocs, streams})
-		delete(s.uses, v)
+	for _, on := range s.uses[v] {
+		s.frees[on] = append(s.frees[on], deferredFree{s.mallocs, s.clock.busy[on]})
 	}
+	delete(s.uses, v)
 	return s.Cached.Drop(v)
+}
+
+// End completes all frees.
+func (s *simulation) End() {
+	clear(s.frees)
+	s.clock.sync()
+	s.Cached.End()
 }

@@ -100,7 +100,7 @@ func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*ex
 			continue
 		}
 		var err error
-		if g.narrow[s.Name], err = g.room(s.Bytes(), "copies of parameters"); err != nil {
+		if g.narrow[s.Name], err = g.room(s.Bytes(), s.Name+", narrow < parameters"); err != nil {
 			return nil, nil, err
 		}
 	}
