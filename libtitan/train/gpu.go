@@ -250,6 +250,9 @@ func (r *run) fitsGPU() error {
 		return err
 	}
 	r.programs[me] = prog
+	if err := r.fitsCopies(me, procField("/proc/meminfo", "MemAvailable:")); err != nil {
+		return err
+	}
 	need := int64(prog.ArenaBytes + prog.WindowBytes + prog.ConstBytes + prog.CopyBytes()) // gradients included
 	for _, h := range r.job.Held(me) {
 		need += 12 * h.NumElements()

@@ -50,6 +50,24 @@ func (g *onDevice) read(kind tensorKind, fqn string, dst []byte, off int64) erro
 	})
 }
 
+// fitsCopies refuses saves beside the training that copy more than the machine has memory for, which is have bytes; 0: that
+// is not known. A rank counts itself alone, not others of the machine.
+func (r *run) fitsCopies(me int, have int64) error {
+	if !r.saves() || !r.job.Manifest.Checkpoint.Async() {
+		return nil
+	}
+	need := int64(0)
+	for _, h := range r.job.Held(me) {
+		if h.First {
+			need += 12 * h.NumElements()
+		}
+	}
+	if have == 0 || need <= have {
+		return nil
+	}
+	return exit.Input.Errorf("memory: a copy of the state takes %s, this machine has %s left: save with --async off", manifest.FormatBytes(need), manifest.FormatBytes(have))
+}
+
 // copies are the rank's share of the state in the host's memory, which stays from save to save.
 type copies struct {
 	g       *gpu

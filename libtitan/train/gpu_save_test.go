@@ -56,6 +56,23 @@ func TestRoomForCopies(t *testing.T) {
 	require.ErrorContains(t, err, "save with --async off")
 }
 
+// Copies that do not fit are refused before any step, and where none are made nothing is.
+func TestCopiesThatDoNotFit(t *testing.T) {
+	data := numbers(t)
+	for mode, want := range map[string]string{manifest.AsyncOff: "", manifest.AsyncThread: "save with --async off", manifest.AsyncPinned: "save with --async off"} {
+		r, err := open(savingJob(t, data, 1, manifest.Checkpoint{Folder: t.TempDir(), AsyncMode: mode}), quiet(), false)
+		require.NoError(t, err)
+		defer r.close()
+		require.NoError(t, r.fitsCopies(0, 1<<40))
+		require.NoError(t, r.fitsCopies(0, 0))
+		if err := r.fitsCopies(0, 1000); want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, want)
+		}
+	}
+}
+
 // In every mode each step's folder has the bits of one that training waited for, and training those of a run that saves
 // nothing.
 func TestGPUSavesInEveryMode(t *testing.T) {
