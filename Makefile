@@ -40,7 +40,7 @@ golden: ## rewrite the golden parts of the scripts
 	$(GO) test $(addprefix ./tools/,$(TOOLS)) -u
 
 fuzz: ## run every fuzz target for FUZZ (60s)
-	@for pkg in $$($(GO) list ./libtitan/...); do \
+	@for pkg in $$($(GO) list ./libtitan/... ./tools/...); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
 	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZ) $$pkg || exit 1; \
 	  done; \

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"titan/libtitan/parallel"
 	"titan/tools/internal/app"
@@ -21,7 +22,11 @@ func checkVerb() app.Verb {
 			if err := parallel.TellFloat8(m, e.Log, e.Explain); err != nil {
 				return err
 			}
-			e.Log.Info("the manifest is valid")
+			if err := parallel.Runnable(m); err != nil {
+				e.Log.Info(fmt.Sprintf("the manifest is valid, for planning alone: %v", err))
+			} else {
+				e.Log.Info("the manifest is valid")
+			}
 			return e.WriteManifest(m)
 		},
 	}

@@ -164,13 +164,16 @@ func takes(t require.TestingT, o *options, world int, d manifest.MeshDims) bool 
 	return false
 }
 
-// The arena that is predicted for a pipeline rank is that of each of its ranks within 2%, on every mesh of 8.
+// The arena that is predicted for a pipeline rank is that of each of its ranks within 2%, on every mesh of 8, each with
+// another type, activation checkpointing and schedule.
 func TestArenas(t *testing.T) {
-	for _, d := range factors(8) {
+	types, schedules := []string{"float32", "bfloat16"}, []string{"1F1B", "GPipe", "Interleaved1F1B"}
+	acs := []manifest.ActivationCheckpoint{{Mode: "none"}, {Mode: "full"}, {Mode: "selective", Option: "op"}}
+	for i, d := range factors(8) {
 		o := defaults()
 		o.model, o.given = "tiny", func(string) bool { return false }
 		n := min(8, 2*d.PP)
-		p := o.planned(&estimate.Job{Rows: 8 / n, NumMicrobatches: n, Passes: 1, Compute: "float32", Schedule: "1F1B", AC: manifest.ActivationCheckpoint{Mode: "none"}, Dims: d})
+		p := o.planned(&estimate.Job{Rows: 8 / n, NumMicrobatches: n, Passes: 1, Compute: types[i%2], Schedule: schedules[i/2%3], AC: acs[i%3], Dims: d})
 		p.worldSize = 8
 		m := job(t, p)
 		if d.PP > 4 || manifest.Validate(m) != nil {
