@@ -12,7 +12,8 @@
 # ONLY='one/|two/fsdp'  what to do, a regular expression over: tests reference checkpoints meshes bandwidth
 #                       sanitize one/ROW two/ROW
 # SANITIZE=1            compute-sanitizer's memcheck and racecheck on two steps of the debugmodel
-# BUDGET=570            seconds for all: what would end later is not begun
+# BUDGET=570            seconds for all: what would end later is not begun. On two H200 all of it takes two calls, ONLY='two/' of
+#                       some 500 s, and the rest; on one H200 one
 # LOGS=runs/gpu         where gpu.md, the table, and gpu.log, all output, are left
 # COMPILE=              no --compile;  STEPS=12  PP_STEPS=5  SEQ=8192
 # DEVICE=cpu            plays it on the CPU with a small model, as a test of this script

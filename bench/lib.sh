@@ -16,6 +16,7 @@ mkdir -p "$work/rows"
 # build FOLDER: the tools, and the tests that need GPUs.
 build() {
   go build -trimpath -ldflags='-s -w' -o "$1/" ./tools/...
+  git rev-parse --short HEAD > "$1/commit" 2> /dev/null || true
   for p in device/cuda comm/nccl exec train; do
     CGO_ENABLED=0 go test -c -trimpath -ldflags='-s -w' -o "$1/${p##*/}.test" "./libtitan/$p"
   done
@@ -263,7 +264,7 @@ all_done() {
 # describe: the machine, for the head of the logs.
 describe() {
   date -u +%F
-  echo "commit $(git rev-parse --short HEAD 2> /dev/null || echo unknown)"
+  echo "commit $(cat "$bin/commit" 2> /dev/null || git rev-parse --short HEAD 2> /dev/null || echo unknown)"
   echo "$(nproc) CPU cores, $(awk '/model name/ { sub(/.*: /, ""); print; exit }' /proc/cpuinfo)"
   [ "$device" = cpu ] || nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader
   [ -z "$peer" ] || python3 -c 'from importlib.metadata import version; print("torch", version("torch"))' 2> /dev/null || true
