@@ -36,8 +36,8 @@ run() {
 compare() {
   local limit=1e-5 one=one
   [ "$2" = float32 ] || limit=1e-2
-  [[ $1 != *-tied ]] || one=one-tied
-  [[ $1 != *-long ]] || one=one-long
+  [[ $1 != *-tied ]] || one="one-tied"
+  [[ $1 != *-long ]] || one="one-long"
   [ -s "$work/$1.$2" ] || return 0
   paste -d '\n' "$work/$one.$2" "$work/$1.$2" | sed 's/[{},"]/ /g; s/:/ /g' | awk -v name="$1" -v dtype="$2" -v limit="$limit" -v took="$took" '
     { norm = ""; loss = ""
@@ -50,6 +50,14 @@ compare() {
       printf "%-22s %-10s %2d steps  grad_norm %.1e  loss %.1e  %s  %d s\n", name, dtype, NR / 2, dn, dl, ok ? "ok" : "OFF", took; exit !ok }' || failed=1
 }
 
+# says NAME DTYPE: whether a row says more in this type than it does in another.
+says() {
+  case $1:$2 in
+  *-long:bfloat16 | *-plain:bfloat16 | *-tied:float32 | cp2:float32 | cp2:tensorwise | cp2-ring:float32) ;;
+  *-long:* | *-plain:* | *-tied:* | cp2*) return 1 ;;
+  esac
+}
+
 failed=
 for dtype in ${DTYPES:-float32 bfloat16 tensorwise rowwise}; do
   plan --world-size 1 --local-batch-size 8
@@ -57,6 +65,7 @@ for dtype in ${DTYPES:-float32 bfloat16 tensorwise rowwise}; do
   compare one "$dtype"
   while read -r name args; do
     [ -z "${ONLY:-}" ] || [[ $name =~ $ONLY ]] || continue
+    says "$name" "$dtype" || continue
     ranks=2 windows=1
     [[ $name != one-* ]] || ranks=1
     [[ $name != *-plain ]] || windows=0
