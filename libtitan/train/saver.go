@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -173,7 +174,7 @@ func (k *rank) write(ctx context.Context) error {
 // seal tells rank 0 what each has written; it makes that a checkpoint.
 func (k *rank) seal(ctx context.Context) error {
 	if k.comm.Rank() != 0 {
-		return k.comm.Send(ctx, 0, crcTag, wordBytes(k.saver.crcs))
+		return eachPart(k.saver.crcs, func(part []byte) error { return k.comm.Send(ctx, 0, crcTag, part) })
 	}
 	k.saver.start(ctx, func(ctx context.Context) error {
 		if err := k.sealed(ctx); err != nil {
@@ -214,7 +215,7 @@ func (k *rank) gatherCRCs(ctx context.Context, state *checkpoint.State) ([][]uin
 	crcs[0] = k.saver.crcs
 	for from := 1; from < len(crcs); from++ {
 		crcs[from] = make([]uint32, state.NumItems(from))
-		if err := k.comm.Recv(ctx, from, crcTag, wordBytes(crcs[from])); err != nil {
+		if err := eachPart(crcs[from], func(part []byte) error { return k.comm.Recv(ctx, from, crcTag, part) }); err != nil {
 			return nil, err
 		}
 	}
@@ -223,9 +224,14 @@ func (k *rank) gatherCRCs(ctx context.Context, state *checkpoint.State) ([][]uin
 
 const crcTag = "save crcs"
 
-// wordBytes is the memory of x.
-func wordBytes(x []uint32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
+// eachPart calls f for the memory of x, part by part: short messages go from host to host, whatever the engine.
+func eachPart(x []uint32, f func(part []byte) error) error {
+	for part := range slices.Chunk(x, 2048) {
+		if err := f(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(part))), 4*len(part))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // named says of an error which save, and which rank, it is of.
