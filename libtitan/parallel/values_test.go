@@ -131,3 +131,42 @@ func playValues(t *testing.T, prog *plan.Program, p alloc.Policy) alloc.Counts {
 	}
 	return a.Stats().Peak
 }
+
+// What is told of planned memory never overlaps, in the arena or in the windows, and ends when the step does.
+func TestValuesInPlace(t *testing.T) {
+	prog := meshProgram(t, manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1, EP: 1})
+	prog.PlaceWindows()
+	require.Positive(t, prog.WindowBytes)
+	live := map[uint64]int64{}
+	var moved, waits int
+	keep := plan.NewPlaced(prog, func(e alloc.Event) {
+		switch e.Action {
+		case alloc.Alloc:
+			for at, size := range live {
+				require.False(t, e.Addr < at+uint64(size) && at < e.Addr+uint64(e.Size), "%s", e.Owner)
+			}
+			live[e.Addr] = e.Size
+		case alloc.FreeCompleted:
+			require.Equal(t, live[e.Addr], e.Size)
+			delete(live, e.Addr)
+		case alloc.Use:
+			require.Contains(t, live, e.Addr)
+			moved++
+		case alloc.Wait:
+			waits++
+		}
+	})
+	v := plan.Follow(prog, keep, false)
+	fixed := len(live)
+	for range 2 {
+		for i := range prog.Steps {
+			_, err := v.Begin(i)
+			require.NoError(t, err)
+			require.NoError(t, v.End(i))
+		}
+		v.Join()
+		require.Len(t, live, fixed)
+	}
+	require.Positive(t, moved)
+	require.Positive(t, waits)
+}
