@@ -22,7 +22,7 @@ type Pace struct {
 type clock struct {
 	Pace
 	host float64
-	runs int // of the program
+	runs int                      // of the program
 	busy map[alloc.Stream]float64 // until when
 	done map[int]float64          // when a step's move ends
 }

@@ -64,7 +64,8 @@ func maxCounts(a, b alloc.Counts) alloc.Counts {
 	}
 }
 
-// follow chooses the owners that get a layer of their own, by what they held at most.
+// follow chooses the owners that get a layer of their own, by what they held at most; what was pending of it counts twice,
+// for that is what is looked for.
 func (t *Timeline) follow(s *Snapshot, peaks *ledger) {
 	ids := make([]int32, 0, len(s.Owners))
 	for id := range s.Owners {
@@ -72,7 +73,8 @@ func (t *Timeline) follow(s *Snapshot, peaks *ledger) {
 			ids = append(ids, int32(id))
 		}
 	}
-	slices.SortStableFunc(ids, func(a, b int32) int { return cmp.Compare(peaks.uses[b].PeakActive, peaks.uses[a].PeakActive) })
+	weight := func(id int32) int64 { return peaks.uses[id].PeakActive + peaks.uses[id].PeakPending }
+	slices.SortStableFunc(ids, func(a, b int32) int { return cmp.Compare(weight(b), weight(a)) })
 	for _, id := range ids[:min(len(ids), maxLayers)] {
 		t.Layers = append(t.Layers, Layer{Owner: id})
 	}

@@ -38,6 +38,7 @@ document.body.replaceChildren(seen.join("\n"));
 func page(t *testing.T, file string) string {
 	s, err := snapshot.ReadFile(file)
 	require.NoError(t, err)
+	s.MergeLayers()
 	d, err := s.Device(-1)
 	require.NoError(t, err)
 	var b bytes.Buffer
@@ -46,6 +47,39 @@ func page(t *testing.T, file string) string {
 }
 
 func TestPageInABrowser(t *testing.T) {
+	for _, c := range []struct {
+		file string
+		want []string
+	}{
+		{"testdata/torch/emu_record_stream.mid.pickle", []string{
+			"memprof: emu_record_stream.mid.pickle",
+			"Who holds 420.1 MiB after event 264, 368.1 MiB of it pending", // the cursor begins at the peak
+			"reserved  2", // some hundred MiB in the middle
+			"\nzoomed\n",
+			"inside <module> (make_memory_snapshots.py:668)",
+			"192.0 MiB", // the gathered buffers, at the top of the holders
+		}},
+		{"../../libtitan/snapshot/testdata/titan/tp2_record_stream.trace", []string{
+			"memprof: tp2_record_stream.trace",
+			"Who holds 30.9 GiB after event 2845, 2.1 GiB of it pending",
+			"\nzoomed\n",
+			"inside optimizer",
+			"512.0 MiB", // what is pending comes first
+			"einsum < layers.*.attention.wo < forward",
+		}},
+	} {
+		t.Run(filepath.Base(c.file), func(t *testing.T) {
+			body := inBrowser(t, strings.Replace(page(t, c.file), "</html>", hands+"</html>", 1))
+			for _, want := range c.want {
+				require.Contains(t, body, want)
+			}
+			require.NotContains(t, strings.SplitN(body, "\n", 4)[3], "after event 264", "a click moves the cursor")
+		})
+	}
+}
+
+// inBrowser is what a page leaves in its body.
+func inBrowser(t *testing.T, text string) string {
 	browser := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -57,24 +91,12 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	dir := t.TempDir()
 	path := filepath.Join(dir, "page.html")
-	text := strings.Replace(page(t, "testdata/torch/emu_record_stream.mid.pickle"), "</html>", hands+"</html>", 1)
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
-	out, err := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,1000",
-		"--user-data-dir="+dir, "--virtual-time-budget=2000", "--dump-dom", "file://"+path).Output()
+	out, err := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+		"--window-size=1280,1000", "--user-data-dir="+dir, "--virtual-time-budget=2000", "--dump-dom", "file://"+path).Output()
 	require.NoError(t, err)
 	_, body, _ := strings.Cut(string(out), "<body>")
-	body = strings.ReplaceAll(strings.ReplaceAll(body, "&lt;", "<"), "&gt;", ">")
-	for _, want := range []string{
-		"memprof: emu_record_stream.mid.pickle",
-		"Who holds 420.1 MiB after event 264, 368.1 MiB of it pending", // the cursor begins at the peak
-		"reserved  2", // some hundred MiB in the middle
-		"\nzoomed\n",
-		"inside <module> (make_memory_snapshots.py:668)",
-		"192.0 MiB", // the gathered buffers, at the top of the holders
-	} {
-		require.Contains(t, body, want)
-	}
-	require.NotContains(t, strings.SplitN(body, "\n", 4)[3], "after event 264", "a click moves the cursor")
+	return strings.ReplaceAll(strings.ReplaceAll(body, "&lt;", "<"), "&gt;", ">")
 }
 
 // The page needs nothing from outside, and no name in a snapshot can end its script.

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -74,6 +76,7 @@ func verdict(r *snapshot.Report) string {
 	text := fmt.Sprintf("Stacked at peak active: %s of %s (%.0f%%) had been freed and could not be reused, since another stream's event had not been seen to pass.\n"+
 		"Had every free completed at once, active would peak at %s: %s less.",
 		human(p.Pending), human(p.Active), 100*float64(p.Pending)/float64(max(1, p.Active)), human(r.Counterfactual), human(r.Peak.Active-r.Counterfactual))
+	text += stackers(r)
 	if d := r.Deferred; d.Count > 0 {
 		text += fmt.Sprintf("\nDeferred frees that completed: %d, after %s on average and %s at most, while up to %d allocations went by.", d.Count, micros(d.MeanMicros), micros(d.MaxMicros), d.MaxMallocs)
 	}
@@ -81,6 +84,22 @@ func verdict(r *snapshot.Report) string {
 		text += fmt.Sprintf("\nDeferred frees still pending at the end: %d.", d.Open)
 	}
 	return text
+}
+
+// stackers names those who made the most of what is pending at peak active.
+func stackers(r *snapshot.Report) string {
+	list := slices.Clone(r.Holders)
+	slices.SortStableFunc(list, func(a, b snapshot.Holder) int { return cmp.Compare(b.Pending, a.Pending) })
+	var names []string
+	for _, h := range list[:min(3, len(list))] {
+		if h.Pending > 0 {
+			names = append(names, fmt.Sprintf("%s in %d of %s", human(h.Pending), h.PendingBlocks, h.Owner))
+		}
+	}
+	if names == nil {
+		return ""
+	}
+	return "\nMost of it: " + strings.Join(names, "; ") + "."
 }
 
 func micros(us int64) string {

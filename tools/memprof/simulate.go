@@ -30,6 +30,7 @@ type simulateFlags struct {
 	rank         int
 	top          int
 	json         bool
+	eachLayer    bool
 	requests     []string
 }
 
@@ -55,6 +56,7 @@ func (f *simulateFlags) flags() []cli.Flag {
 		app.Count(&f.rank, "rank `N` alone (default: all)", "rank"),
 		app.Count(&f.top, "list N `holders`", "top"),
 		app.Switch(&f.json, "with --policy or --requests: print one JSON object a rank", "json"),
+		app.Switch(&f.eachLayer, "with --policy: tell the layers of the model apart", "each-layer"),
 		app.Texts(&f.requests, "no manifest: what the allocator makes of requests of these `sizes`, one after the other", "request"),
 	}
 }
@@ -138,6 +140,9 @@ func (f *simulateFlags) config() alloc.Config {
 }
 
 func (f *simulateFlags) report(w io.Writer, s *snapshot.Snapshot) error {
+	if !f.eachLayer {
+		s.MergeLayers()
+	}
 	d, err := s.Device(-1)
 	if err != nil {
 		return err

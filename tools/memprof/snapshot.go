@@ -16,14 +16,16 @@ import (
 
 // fileFlags say what is read, and how much of it is printed.
 type fileFlags struct {
-	device int
-	json   bool
+	device    int
+	json      bool
+	eachLayer bool
 }
 
 func (f *fileFlags) flags() []cli.Flag {
 	return []cli.Flag{
 		app.Count(&f.device, "look at device `N` (default: the busiest)", "device"),
 		app.Switch(&f.json, "print one JSON object", "json"),
+		app.Switch(&f.eachLayer, "of titan-run's trace: tell the layers of a model apart", "each-layer"),
 	}
 }
 
@@ -40,6 +42,9 @@ func (f *fileFlags) load(e *app.Env) (*snapshot.Snapshot, *snapshot.Device, erro
 	}
 	if err != nil {
 		return nil, nil, named(path, err)
+	}
+	if !f.eachLayer {
+		s.MergeLayers()
 	}
 	device := -1
 	if e.Given("device") {
