@@ -5,6 +5,7 @@ import (
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/graph"
+	"titan/libtitan/scalar"
 )
 
 // Scaling is which elements of a tensor, seen as rows of its last dim, share a scale.
@@ -48,6 +49,7 @@ var amaxOp = &graph.Op{
 		return l + "->" + n.Attr.(AmaxAttr).Per.Of(l)
 	},
 	DTypes: func(*graph.Node) []dtype.DType { return []dtype.DType{dtype.Float32} },
+	Scalar: func(_ *graph.Node, _ *scalar.Builder, in []scalar.Value) []scalar.Value { return in }, // of a whole tensor
 	Eval: func(n *graph.Node, in []graph.Array) []graph.Array {
 		per, out := n.Attr.(AmaxAttr).Per, graph.NewArray(n.Results[0].Shape...)
 		_, width := rows(in[0])

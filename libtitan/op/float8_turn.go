@@ -8,6 +8,11 @@ func turned(term string) string {
 	return term[last:] + term[:last]
 }
 
+// TurnAttr says when.
+type TurnAttr struct {
+	Again bool // for each microbatch: nobody keeps the result
+}
+
 var float8TurnOp = &graph.Op{
 	Name: "float8_turn",
 	Rule: func(n *graph.Node) string {
@@ -18,7 +23,9 @@ var float8TurnOp = &graph.Op{
 }
 
 // Float8Turn is q with its last dim first: what were columns are rows.
-func Float8Turn(g *graph.Graph, q *graph.Value) *graph.Value { return g.Add(float8TurnOp, nil, q)[0] }
+func Float8Turn(g *graph.Graph, a TurnAttr, q *graph.Value) *graph.Value {
+	return g.Add(float8TurnOp, a, q)[0]
+}
 
 // turn puts the last dim first.
 func turn(a graph.Array) graph.Array {

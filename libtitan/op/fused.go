@@ -61,7 +61,7 @@ func Fused(g *graph.Graph, a FusedAttr, in ...*graph.Value) []*graph.Value {
 // Scalar is how a node does its work element by element: the shape and layout of its Full values, and the kinds of its
 // inputs and results. ok is false where the op does no such thing.
 func Scalar(n *graph.Node) (full *graph.Value, in, out []scalar.Kind, ok bool) {
-	if n.Op.Scalar == nil {
+	if a, ok := n.Attr.(AmaxAttr); n.Op.Scalar == nil || ok && a.Per != PerTensor {
 		return nil, nil, nil, false
 	}
 	left, right, _ := strings.Cut(n.Op.Rule(n), "->")
@@ -82,6 +82,8 @@ func Scalar(n *graph.Node) (full *graph.Value, in, out []scalar.Kind, ok bool) {
 			k = scalar.Row
 		case row[max(len(row)-1, 0):]:
 			k = scalar.Col
+		case "":
+			k = scalar.One
 		default:
 			return nil, nil, nil, false
 		}

@@ -44,6 +44,17 @@ func (a MoveAttr) String() string {
 	return s + "}"
 }
 
+// Again reports whether n is done for each microbatch, though what it reads may be there once a step.
+func Again(n *graph.Node) bool {
+	switch a := n.Attr.(type) {
+	case MoveAttr:
+		return a.Again
+	case TurnAttr:
+		return a.Again
+	}
+	return false
+}
+
 // moveOps are made when a package starts and never change.
 var moveOps = func() map[Move]*graph.Op {
 	out := map[Move]*graph.Op{}

@@ -121,7 +121,7 @@ func TestActivationScalesAreEachRanksOwn(t *testing.T) {
 }
 
 // The forward leaves to the backward a byte a number, turned, of what tensorwise multiplies: neither what was cast nor the copy that
-// the forward reads outlives it. Weights have both copies, made once a step.
+// the forward reads outlives it. Weights have both copies, made once a step: the forward's ends with it.
 func TestFloat8LeavesBytesForTheBackward(t *testing.T) {
 	m := float8Manifest("tensorwise", manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1, EP: 1})
 	on := spread(m)

@@ -8,8 +8,8 @@ import (
 
 // Float8Turn rewrites g, laid out, so that both operands of every float8 product have the dims that it sums over last, as the
 // tensor cores of GPUs read them: the products of gradients read columns of what the forward reads rows of. A cast whose result such
-// a product reads writes it that way too, or only that way. What was gathered is turned where it is first read so. It returns the
-// successor of each value of g that a cast still makes.
+// a product reads writes it that way too, or only that way. What was gathered is turned where it is first read so, for each
+// microbatch. It returns the successor of each value of g that a cast still makes.
 func Float8Turn(g *graph.Graph) (*graph.Graph, func(v *graph.Value) *graph.Value) {
 	t := &turner{g: g.Renew(), to: map[*graph.Value]*graph.Value{}, turned: map[*graph.Value]*graph.Value{}}
 	t.sortReaders(g)
@@ -97,7 +97,7 @@ func (t *turner) operand(n *graph.Node, in []*graph.Value, which int, a op.Float
 	i := operands[which]
 	v := n.In[i]
 	if t.turned[v] == nil {
-		t.turned[v] = op.Float8Turn(t.g, t.to[v])
+		t.turned[v] = op.Float8Turn(t.g, op.TurnAttr{Again: true}, t.to[v])
 		t.turned[v].Layout = turnedLayout(v.Layout)
 	}
 	in[i] = t.turned[v]

@@ -54,7 +54,7 @@ func (b *builder) sortNodes(s *Stage) {
 		for _, v := range n.In {
 			kind = min(kind, b.nodes[v.Node])
 		}
-		if a, ok := n.Attr.(op.MoveAttr); ok && a.Again {
+		if op.Again(n) {
 			kind = perMicrobatch
 		}
 		b.nodes[n] = kind

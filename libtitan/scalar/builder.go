@@ -93,7 +93,7 @@ func (b *Builder) Mean(x Value) Value { return b.step(Mean, 0, b.Kind(x), x) }
 // RStd is 1/√(x/width + eps).
 func (b *Builder) RStd(x Value, eps float64) Value { return b.step(RStd, eps, b.Kind(x), x) }
 
-// Output writes x as t; a Full x as Col is summed over all rows.
+// Output writes x as t; a Full x as Col is summed over all rows, as One it is the largest magnitude.
 func (b *Builder) Output(x Value, t dtype.DType, k Kind) {
 	b.p.Out = append(b.p.Out, Port{int(x), t, k})
 }

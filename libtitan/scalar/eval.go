@@ -23,6 +23,8 @@ func Eval(p *Program, in [][]float64, rows, width int) [][]float64 {
 				switch v := from[place(kind, r, c, width)]; {
 				case o.Kind == Col && kind == Full:
 					y[c] += v
+				case o.Kind == One && kind == Full:
+					y[0] = max(y[0], math.Abs(v))
 				default:
 					y[place(o.Kind, r, c, width)] = v
 				}

@@ -56,7 +56,7 @@ type Step struct {
 }
 
 // Port is a value that a program reads or writes: step Value, as DType in memory. A Full value that is written as Col is
-// summed over all rows.
+// summed over all rows; written as One it is the largest magnitude of all, NaN where there is one.
 type Port struct {
 	Value int
 	DType dtype.DType
@@ -78,6 +78,16 @@ func (p *Program) Sums() (rows, cols bool) {
 		cols = cols || o.Kind == Col
 	}
 	return rows, cols
+}
+
+// Largest lists the results that are largest magnitudes.
+func (p *Program) Largest() (out []int) {
+	for i, o := range p.Out {
+		if o.Kind == One && p.Steps[o.Value].Kind == Full {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 // Flat reports whether p treats every element alike, whatever row and column it stands in.

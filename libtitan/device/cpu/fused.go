@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"sync/atomic"
 
 	"titan/libtitan/scalar"
 )
@@ -29,6 +30,7 @@ func (e *Engine) Fused(p *scalar.Program, rows, width int, in, out []Values, add
 		grain = max(1, flatGrain/max(width, 1))
 	}
 	sums := e.newColumnSums(p, rows, width)
+	tops := make([]atomic.Uint32, len(out))
 	e.For(rows, grain, func(lo, hi int) {
 		t := e.newTile(p, width, in, out, add)
 		defer e.giveBack(t.room)
@@ -36,8 +38,15 @@ func (e *Engine) Fused(p *scalar.Program, rows, width int, in, out []Values, add
 		for r := lo; r < hi; r++ {
 			t.row(r)
 		}
+		for _, i := range p.Largest() {
+			for have := tops[i].Load(); have < t.top[i] && !tops[i].CompareAndSwap(have, t.top[i]); have = tops[i].Load() {
+			}
+		}
 	})
 	sums.finish(e, out, add)
+	for _, i := range p.Largest() {
+		out[i].F32[0] = math.Float32frombits(tops[i].Load())
+	}
 }
 
 // tile runs a program on one row.
@@ -52,11 +61,12 @@ type tile struct {
 	one     []float32   // by step: a Row or One value
 	bits    []uint16
 	sums    [][]float32 // by result: what its columns add up to
+	top     []uint32    // by result: the bits of the largest magnitude
 }
 
 func (e *Engine) newTile(p *scalar.Program, width int, in, out []Values, add []bool) *tile {
 	n := len(p.Steps)
-	t := &tile{p: p, k: e.k, width: width, in: in, out: out, add: add, full: make([][]float32, n), one: make([]float32, n), bits: make([]uint16, width)}
+	t := &tile{p: p, k: e.k, width: width, in: in, out: out, add: add, full: make([][]float32, n), one: make([]float32, n), bits: make([]uint16, width), top: make([]uint32, len(p.Out))}
 	t.room = e.borrow(n*width, n)
 	for i := range t.full {
 		t.full[i] = t.room.take(width)
@@ -116,6 +126,10 @@ func (t *tile) write(i int, o scalar.Port, r int) {
 	switch {
 	case o.Kind == scalar.Col:
 		t.k.add(t.sums[i], t.sums[i], t.full[o.Value])
+	case o.Kind == scalar.One:
+		for _, x := range t.full[o.Value] {
+			t.top[i] = max(t.top[i], magnitude(x))
+		}
 	case o.Kind == scalar.Row:
 		t.out[i].F32[r] = t.one[o.Value]
 	case t.out[i].BF16 != nil:

@@ -10,7 +10,7 @@ import (
 // rows is the kernel of a program on rows: a block has one, or each of its warps (blockDim.y) does where rows are short;
 // a thread has V vectors of N elements of it. Rows are dealt out in turn.
 func (g *generator) rows() {
-	g.line("template <int N, int V, int T, int B> __global__ void __launch_bounds__(T, B) %s(%s, i64 rows, i64 dim) {", g.name, g.params())
+	g.line("template <int N, int V, int T, int B> __global__ void __launch_bounds__(T, B) %s(%s, i64 rows, i64 dim%s) {", g.name, g.params(), g.zeros())
 	for _, o := range g.p.In {
 		switch o.Kind {
 		case scalar.Col:
@@ -25,6 +25,7 @@ func (g *generator) rows() {
 			g.line("  float s%d[V][N] = {};", i)
 		}
 	}
+	g.begins()
 	g.line("  i64 step = gridDim.x * (i64)blockDim.y, first = blockIdx.x * (i64)blockDim.y + threadIdx.y;")
 	g.line("  for (i64 row = first; row < rows; row += step) {")
 	g.prefetch()
@@ -49,6 +50,7 @@ func (g *generator) rows() {
 			g.vectors("  ", fmt.Sprintf("store(y%d + first * dim + j, s%d[i]);", i, i))
 		}
 	}
+	g.ends()
 	g.line("}")
 }
 
@@ -144,6 +146,8 @@ func (g *generator) compute(stage int) {
 			after = append(after, fmt.Sprintf("store(y%d + row * dim + j, r%d);", i, i))
 		case o.Kind == scalar.Col:
 			body = append(body, fmt.Sprintf("s%d[i][k] += %s;", i, g.ref(o.Value, "[i][k]")))
+		case o.Kind == scalar.One:
+			body = append(body, fmt.Sprintf("m%d = max(m%d, magnitude(%s));", i, i, g.ref(o.Value, "[i][k]")))
 		}
 	}
 	if body == nil {

@@ -60,6 +60,16 @@ func fusedPrograms(t dtype.DType) map[string]*scalar.Program {
 			out(b.Mul(dyr, x), scalar.Col)
 			out(b.Add(in(scalar.Full), b.Sub(b.Mul(dyr, w), b.Mul(x, mean))), scalar.Full)
 		}),
+		"norm and its largest": make(func(b *scalar.Builder, in in, out out) {
+			x := in(scalar.Full)
+			y := b.Round(b.Mul(x, b.RStd(b.Sum(x, x), 1e-5), in(scalar.Col)), t)
+			out(out(y, scalar.Full), scalar.One)
+		}),
+		"two and their largest": make(func(b *scalar.Builder, in in, out out) {
+			x, y := in(scalar.Full), in(scalar.Full)
+			out(out(b.Round(b.Mul(x, y), t), scalar.Full), scalar.One)
+			out(out(b.Round(b.Add(x, y), t), scalar.Full), scalar.One)
+		}),
 		"swiglu and its backward": make(func(b *scalar.Builder, in in, out out) {
 			x, y, dy := in(scalar.Full), in(scalar.Full), in(scalar.Full)
 			s, one := b.Sigmoid(x), b.Const(1)

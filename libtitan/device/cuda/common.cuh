@@ -71,5 +71,29 @@ template <class S, class F> __device__ inline S block_reduce(S s, F f) {
   for (int i = 1; i < warps; i++) s = f(s, part[i]);
   return s;
 }
+
+// Magnitudes are compared by their bits: a NaN has more than infinity.
+__device__ inline u32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+
+// *out = the largest of what the threads of all blocks have. state is two words of zeros, which it leaves so: the largest of the
+// blocks that are done, and how many those are.
+__device__ inline void largest_of_grid(u32 top, float* out, u32* state) {
+  __shared__ u32 part[32];
+  int thread = threadIdx.y * blockDim.x + threadIdx.x, warps = blockDim.x * blockDim.y / 32;
+#pragma unroll
+  for (int o = 16; o > 0; o /= 2) top = max(top, __shfl_xor_sync(~0u, top, o));
+  __syncthreads();  // the parts of the one before may still be read
+  if (thread % 32 == 0) part[thread / 32] = top;
+  __syncthreads();
+  if (thread != 0) return;
+  for (int i = 1; i < warps; i++) top = max(top, part[i]);
+  atomicMax(state, top);
+  __threadfence();
+  if (atomicAdd(state + 1, 1u) + 1 < gridDim.x) return;
+  __threadfence();
+  *out = __uint_as_float(atomicExch(state, 0u));
+  state[1] = 0;
+}
+
 template <class S> __device__ inline S block_sum(S s) { return block_reduce(s, plus()); }
 __device__ inline float block_max(float s) { return block_reduce(s, larger()); }

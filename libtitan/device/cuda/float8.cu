@@ -30,17 +30,14 @@ template <class Q> __device__ inline float scale_for(float amax, int power2) {
   return power2 && s > 0 ? __uint_as_float(__float_as_uint(s) & 0xff800000u) : s;
 }
 
-// Magnitudes are compared by their bits: a NaN has more than infinity.
 template <int N> __device__ inline u32 largest_of(const float (&f)[N], u32 top) {
 #pragma unroll
-  for (int k = 0; k < N; k++) top = max(top, __float_as_uint(f[k]) & 0x7fffffffu);
+  for (int k = 0; k < N; k++) top = max(top, magnitude(f[k]));
   return top;
 }
-struct larger_bits { __device__ u32 operator()(u32 a, u32 b) const { return max(a, b); } };
 
 // out = the largest magnitude of n elements, N at once, from the last to the first: what was written last is still in the cache, and
-// what is read last will be for the cast. state is two words of zeros, which it leaves so: the largest of the blocks that are done,
-// and how many those are.
+// what is read last will be for the cast. state is largest_of_grid's.
 template <class T, int N> __global__ void __launch_bounds__(256) amax_tensor(const T* __restrict__ x, float* out, i64 n, u32* state) {
   i64 groups = n / N, step = (i64)gridDim.x * blockDim.x, i = blockIdx.x * (i64)blockDim.x + threadIdx.x;
   u32 top = 0;
@@ -57,14 +54,7 @@ template <class T, int N> __global__ void __launch_bounds__(256) amax_tensor(con
     load(one, x + groups * N + threadIdx.x);
     top = largest_of(one, top);
   }
-  top = block_reduce(top, larger_bits());
-  if (threadIdx.x != 0) return;
-  atomicMax(state, top);
-  __threadfence();
-  if (atomicAdd(state + 1, 1u) + 1 < gridDim.x) return;
-  __threadfence();
-  *out = __uint_as_float(atomicExch(state, 0u));
-  state[1] = 0;
+  largest_of_grid(top, out, state);
 }
 
 // out[r] = the largest magnitude of a row; a warp has one.
@@ -91,7 +81,7 @@ template <class T, int N> __global__ void __launch_bounds__(256) amax_columns(co
       float f[N];
       load(f, x + r * width + column);
 #pragma unroll
-      for (int k = 0; k < N; k++) top[k] = max(top[k], __float_as_uint(f[k]) & 0x7fffffffu);
+      for (int k = 0; k < N; k++) top[k] = max(top[k], magnitude(f[k]));
     }
 #pragma unroll
   for (int k = 0; k < N; k++) tops[threadIdx.y][threadIdx.x * N + k] = top[k];

@@ -106,13 +106,20 @@ func (e *Engine) Fused(p *scalar.Program, rows, width int, in, out []Ptr, add []
 
 func (e *Engine) fused(p *scalar.Program, rows, width int, in, out []Ptr, add []bool, f fusedForm) (Work, error) {
 	src, launch := f.source(p), flat(rows*width, f.lanes)
-	sizes, parts := []any{rows * width}, 0
+	sizes, parts, largest := []any{rows * width}, 0, len(p.Largest()) > 0
 	if !p.Flat() {
 		launch, sizes = grid{x: blocksOf(rows, f.rows), threads: f.threads, rows: f.rows}, []any{rows, width}
-		if _, cols := p.Sums(); cols {
+		if _, cols := p.Sums(); cols || largest {
 			launch.x = min(launch.x, e.SMs*f.perSM)
 			parts = launch.x * f.rows
 		}
+	}
+	if largest {
+		zeros, err := e.zeros()
+		if err != nil {
+			return nil, err
+		}
+		launch.x, sizes = min(launch.x, 8*e.SMs), append(sizes, zeros)
 	}
 	if err := e.need(src); err != nil {
 		return nil, err
