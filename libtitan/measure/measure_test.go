@@ -12,6 +12,7 @@ import (
 	"titan/libtitan/comm"
 	"titan/libtitan/comm/local"
 	"titan/libtitan/device/cpu"
+	"titan/libtitan/device/cuda"
 	"titan/libtitan/estimate"
 )
 
@@ -49,6 +50,48 @@ func TestHost(t *testing.T) {
 	read, err := estimate.ReadMachine(bytes.NewReader(text))
 	require.NoError(t, err)
 	require.Equal(t, *m, read)
+}
+
+// smallGPU is a GPU, measured at sizes that take no time.
+type smallGPU struct{ *gpu }
+
+func (s smallGPU) sizes() sizes {
+	all := s.gpu.sizes()
+	all.products, all.attention = []product{{256, 256, 512}}, []attention{{1, 256, 2, 64}}
+	all.layer, all.rows, all.vocab, all.params, all.copy = layer{256, 256, 512, 4}, 256, 1024, 1<<16, 1<<20
+	return all
+}
+
+func TestGPU(t *testing.T) {
+	d, err := cuda.Open(0)
+	if err != nil {
+		t.Skipf("SKIPPED: needs a GPU, go test ./libtitan/measure runs it where there is one: %v", err)
+	}
+	leave, err := d.Enter()
+	require.NoError(t, err)
+	defer leave()
+	s, err := d.NewStream(false)
+	require.NoError(t, err)
+	e, err := cuda.NewEngine(d, s, cuda.Options{})
+	require.NoError(t, err)
+	g := &gpu{e: e}
+	g.free, _, err = d.MemInfo()
+	require.NoError(t, err)
+	m, err := compute(t.Context(), smallGPU{g}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	text, err := json.Marshal(m)
+	require.NoError(t, err)
+	_, err = estimate.ReadMachine(bytes.NewReader(text))
+	require.NoError(t, err)
+	require.NoError(t, e.Close())
+}
+
+func TestBaseOf(t *testing.T) {
+	m, known := baseOf("NVIDIA H200")
+	require.True(t, known)
+	require.Equal(t, "h200", m.Name)
+	_, known = baseOf("NVIDIA GeForce")
+	require.False(t, known)
 }
 
 func TestDigits(t *testing.T) {

@@ -25,7 +25,7 @@ type machine struct {
 func (h *machine) flags() []cli.Flag {
 	return []cli.Flag{
 		app.Text(&h.gpu, "a `NAME` from meshplan gpus", "gpu"),
-		app.Text(&h.hardware, "describe the GPU and its links by `FILE`, a JSON object as meshplan gpus --json prints them", "hardware"),
+		app.Text(&h.hardware, "describe the GPU and its links by `FILE`, as titan-run bench writes it, or a JSON object as meshplan gpus --json prints them", "hardware"),
 		app.Choice(&h.software, estimate.Runtimes(), "whose kernels and steps are timed (default: the hardware's, else torchtitan)", "software"),
 		app.Bytes(&h.memory, "memory of a GPU that the job may take (default: the GPU's)", "memory"),
 		app.Count(&h.gpusPerNode, "GPUs of a node (default: the GPU's)", "gpus-per-node"),
