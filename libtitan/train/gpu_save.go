@@ -76,7 +76,8 @@ type copies struct {
 	made    chan struct{} // closed when the memory is there, or is not to be had
 	err     error
 	pinned  bool
-	pinning time.Duration // that it took
+	making  time.Duration // that the room took,
+	pinning time.Duration // and of that its being pinned
 	stream  *cuda.Stream  // of copies into pinned memory
 	start   *cuda.Event   // the state is that of the step
 	end     *cuda.Event   // it is copied; updates wait for it
@@ -99,7 +100,8 @@ func newCopies(g *gpu, mode string, log *slog.Logger) *copies {
 		defer close(c.made)
 		began := time.Now()
 		c.err = c.make()
-		log.Debug(fmt.Sprintf("saves: room for a copy of the state took %.2f s, of them %.2f to pin it", time.Since(began).Seconds(), c.pinning.Seconds()))
+		c.making = time.Since(began)
+		log.Debug(fmt.Sprintf("saves: room for a copy of the state took %.2f s, of them %.2f to pin it", c.making.Seconds(), c.pinning.Seconds()))
 	}()
 	return c
 }

@@ -1,9 +1,12 @@
 package train
 
 import (
+	"bytes"
 	"context"
+	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -92,6 +95,61 @@ func TestGPUSavesInEveryMode(t *testing.T) {
 		}
 		require.Equal(t, want, run(manifest.Checkpoint{Folder: t.TempDir(), Interval: 4, KeepLatestK: 2, AsyncMode: mode}), mode)
 	}
+}
+
+// A copy of 18 GB takes longer than the next step, whose update waits for it: all of the copy is of its own step.
+func TestGPUCopiesAreOfTheirStep(t *testing.T) {
+	needGPU(t)
+	data := numbers(t)
+	for _, mode := range []string{manifest.AsyncThread, manifest.AsyncPinned} {
+		m := savingJob(t, data, 10, manifest.Checkpoint{Folder: t.TempDir(), AsyncMode: mode})
+		c := &m.Model.Config // llama3-1b, untied
+		c.Dim, c.NumLayers, c.NumHeads, c.NumKVHeads, c.HeadDim, c.FFNHidden, c.VocabSize = 2048, 16, 32, 8, 64, 8192, 128256
+		m.Training.MixedPrecisionParam = "bfloat16"
+		m.Derive()
+		onRank(t, m, func(ctx context.Context, k *rank, g *gpu) {
+			step := func() time.Duration {
+				began := time.Now()
+				_, err := k.step(ctx, ctx)
+				require.NoError(t, err)
+				return time.Since(began)
+			}
+			now := func() map[string][]byte {
+				here, err := g.take(manifest.AsyncOff)
+				require.NoError(t, err)
+				return pieces(t, k, here)
+			}
+			first, second := step(), step()
+			<-g.copies.made
+			for range 2 { // the second into the room of the first
+				want := now()
+				began := time.Now()
+				taken, err := g.take(mode)
+				require.NoError(t, err)
+				stalled, beside := time.Since(began), step()
+				require.NoError(t, taken.wait())
+				copied := time.Since(began)
+				require.True(t, maps.EqualFunc(want, pieces(t, k, taken), bytes.Equal), mode)
+				require.False(t, maps.EqualFunc(want, now(), bytes.Equal), mode)
+				t.Logf("%s: steps of %v, %v; training stalled %v, then a step of %v, copied after %v; room took %v, pinning %v",
+					mode, first, second, stalled, beside, copied, g.copies.making, g.copies.pinning)
+			}
+		})
+	}
+}
+
+// pieces are the ends of what is saved of each tensor.
+func pieces(t *testing.T, k *rank, from snapshot) map[string][]byte {
+	out := map[string][]byte{}
+	for _, h := range k.held {
+		for _, kind := range []tensorKind{aParameter, anAverage, aSquaredAverage} {
+			all := 4 * h.NumElements()
+			end := make([]byte, min(all, 1<<20))
+			require.NoError(t, from.read(kind, h.Param.FQN, end, all-int64(len(end))))
+			out[kind.String()+" "+h.Param.FQN] = end
+		}
+	}
+	return out
 }
 
 // What a GPU is given, seed or step, it gives back: the same bytes.
