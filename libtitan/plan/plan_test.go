@@ -11,8 +11,14 @@ import (
 	"titan/libtitan/graph"
 )
 
-// No two slots that are live at once overlap; the arena is as large as the peak at least.
+// No two slots that are live at once overlap; the arena is as large as the peak at least. So by time, and so by size.
 func TestPlacementNeverOverlaps(t *testing.T) {
+	for _, place := range []func([]*Slot) int{place, placeBySize} {
+		placementNeverOverlaps(t, place)
+	}
+}
+
+func placementNeverOverlaps(t *testing.T, place func([]*Slot) int) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 60).Draw(t, "slots")
 		var slots []*Slot
@@ -54,4 +60,19 @@ func TestPlacementReusesWhatIsFree(t *testing.T) {
 		return &Slot{Type: graph.Type{DType: dtype.Float32, Shape: []int{kib * 256}}, First: first, Last: last}
 	}
 	require.Equal(t, 8<<10, place([]*Slot{slot(4, 0, 1), slot(4, 1, 2), slot(4, 2, 3), slot(4, 3, 4)}))
+}
+
+// Large values that live long and small ones that come and go between them leave no holes.
+func TestPlacementBySizeLeavesNoHoles(t *testing.T) {
+	var slots []*Slot
+	for i := range 20 {
+		for _, kib := range []int{4, 64} {
+			s := &Slot{Type: graph.Type{DType: dtype.Float32, Shape: []int{kib * 256}}, First: 2 * i, Last: 2*i + 1}
+			if kib == 64 {
+				s.Last = 100 - i
+			}
+			slots = append(slots, s)
+		}
+	}
+	require.Equal(t, (20*64+4)<<10, placeBySize(slots))
 }
