@@ -124,8 +124,16 @@ func (e *Engine) multiply(p Product, d, a, b, c Ptr) (Work, error) {
 		if have, err = l.plan(p); err != nil {
 			return nil, err
 		}
+		if err := e.compete(p, have, a, b, c); err != nil {
+			return nil, err
+		}
 		l.products[p] = have
 	}
+	return l.bind(e.Stream, p, have, d, a, b, c), nil
+}
+
+// bind ties a product to memory.
+func (l *blas) bind(s *Stream, p Product, have *product, d, a, b, c Ptr) Work {
 	zero, one := l.factors.addr(0), l.factors.addr(4)
 	beta, what := one, p.String()
 	if c == 0 {
@@ -133,8 +141,8 @@ func (e *Engine) multiply(p Product, d, a, b, c Ptr) (Work, error) {
 	}
 	return func() error {
 		return l.check(what, call(l.matmul, l.handle, have.desc, one, uintptr(b), have.first, uintptr(a), have.second, beta, uintptr(c), have.result,
-			uintptr(d), have.result, uintptr(ref(&have.algo.algo)), uintptr(l.workspace), workspaceBytes, e.Stream.handle))
-	}, nil
+			uintptr(d), have.result, uintptr(ref(&have.algo.algo)), uintptr(l.workspace), workspaceBytes, s.handle))
+	}
 }
 
 // plan describes p to the library and takes the algorithm that it puts first.

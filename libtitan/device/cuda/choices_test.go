@@ -37,10 +37,16 @@ func BenchmarkChoices(b *testing.B) {
 				algos, err := e.blas.choices(p.String(), d, 6)
 				require.NoError(b, err)
 				total := make([]float64, len(algos))
-				const rounds, burst = 3, 5
+				term := Ptr(0)
+				if p.Add {
+					term = z
+				}
 				for range rounds {
 					for i := range algos {
-						total[i] += e.timeOf(b, d, p, algos[i], burst, z, x, y)
+						d.algo = algos[i]
+						ms, err := e.timeOf(e.blas.bind(e.Stream, p, d, z, x, y, term), burst)
+						require.NoError(b, err)
+						total[i] += float64(ms)
 					}
 				}
 				var all []string
@@ -54,28 +60,4 @@ func BenchmarkChoices(b *testing.B) {
 			})
 		}
 	}
-}
-
-// timeOf is how long n products by one algorithm take, in milliseconds.
-func (e *Engine) timeOf(b *testing.B, d *product, p Product, a heuristic, n int, c, x, y Ptr) float64 {
-	one := *d
-	one.algo = a
-	e.blas.products[p] = &one
-	defer delete(e.blas.products, p)
-	work, err := e.Product(p, c, x, y)
-	require.NoError(b, err)
-	begin, err := e.NewEvent(true)
-	require.NoError(b, err)
-	end, err := e.NewEvent(true)
-	require.NoError(b, err)
-	require.NoError(b, work())
-	require.NoError(b, e.Stream.Record(begin))
-	for range n {
-		require.NoError(b, work())
-	}
-	require.NoError(b, e.Stream.Record(end))
-	require.NoError(b, end.Sync())
-	ms, err := end.Since(begin)
-	require.NoError(b, err)
-	return float64(ms)
 }

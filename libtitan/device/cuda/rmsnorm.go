@@ -27,7 +27,8 @@ type rowShape struct {
 func rowsOf(t dtype.DType, dim int) (rowShape, error) {
 	r := rowShape{t: t, lanes: lanes(t, dim)}
 	for r.vectors = 1; r.vectors <= maxVectors; r.vectors *= 2 {
-		if r.threads = max(roundUp(blocksOf(dim/r.lanes, r.vectors), 32), 32); r.threads <= maxThreads {
+		most := min(maxThreads, 128*r.vectors) // two vectors a thread keep more of the memory busy
+		if r.threads = max(roundUp(blocksOf(dim/r.lanes, r.vectors), 32), 32); r.threads <= most {
 			if r.rows = 1; r.threads == 32 {
 				r.rows = maxThreads / 32
 			}
