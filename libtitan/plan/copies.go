@@ -19,12 +19,12 @@ func (p *Program) KeepCopies() {
 		stored, out := s.In[0], s.Out[0]
 		key := stored.Name + out.DType.String()
 		switch have := byName[key]; {
+		case p.viewed(out) || p.gathered(out):
+			steps = append(steps, s)
 		case have != nil:
 			inPlaceOf[out] = have
 		case p.onlyEmbedded(out):
 			inPlaceOf[out] = stored
-		case p.viewed(out) || p.gathered(out):
-			steps = append(steps, s)
 		default:
 			byName[key] = out
 			out.Class, out.Name = Copy, stored.Name

@@ -45,9 +45,11 @@ template <int N, class T> __device__ inline softmax row_softmax(const T* row, i6
   return s;
 }
 
-// out = scale * (exp(x - lse) - [column is label]); out may be x.
+// out = scale * (exp(x - lse) - [column is label]); out may be x. It begins at the end, which was read last where the row was
+// read before: that is in the cache.
 template <int N, class T> __device__ inline void row_gradient(const T* row, T* out, i64 vocab, i64 label, float lse, float scale) {
-  for (i64 j = threadIdx.x * N; j < vocab; j += blockDim.x * N) {
+  i64 step = blockDim.x * N, from = threadIdx.x * N;
+  for (i64 j = from + (vocab - 1 - from) / step * step; from < vocab && j >= from; j -= step) {
     float f[N];
     load(f, row + j);
 #pragma unroll
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(512) cross_entropy_backward(const T* logits, c
 
 // Both in one launch: a row is read again while some of it is still in the cache. out may be logits.
 template <class T, int N>
-__global__ void __launch_bounds__(512) cross_entropy_both(const T* logits, const int* labels, float* lse, float* losses, const float* scale, T* out, i64 vocab) {
+__global__ void __launch_bounds__(1024) cross_entropy_both(const T* logits, const int* labels, float* lse, float* losses, const float* scale, T* out, i64 vocab) {
   i64 at = blockIdx.x * vocab;
   int label = labels[blockIdx.x];
   softmax s = row_softmax<N>(logits + at, vocab);

@@ -146,6 +146,28 @@ func BenchmarkMemory(b *testing.B) {
 	})
 }
 
+// BenchmarkLoss compares how rows of the loss are spread: threads of a block, and its shared memory, which limits how many blocks are
+// on a multiprocessor and so how many rows are under way, that all fit into the cache or not.
+func BenchmarkLoss(b *testing.B) {
+	e := gpu(b)
+	bf, f32 := dtype.BFloat16, dtype.Float32
+	for _, rows := range []int{8192, 16384} {
+		for _, g := range []grid{{threads: 512}, {threads: 512, shared: 50 << 10}, {threads: 512, shared: 72 << 10}, {threads: 512, shared: 100 << 10},
+			{threads: 1024}, {threads: 1024, shared: 200 << 10}, {threads: 768, shared: 200 << 10}, {threads: 256, shared: 50 << 10}} {
+			b.Run(fmt.Sprintf("%d/%d threads, %d KiB", rows, g.threads, g.shared>>10), func(b *testing.B) {
+				gpu(b)
+				const vocab = 128256
+				logits, lse, losses, scale := noise(b, e, bf, rows*vocab), noise(b, e, f32, rows), noise(b, e, f32, rows), noise(b, e, f32, 1)
+				labels := put(b, e, dtype.Int32, make([]float64, rows))
+				g.x = rows
+				w, err := e.bind(flatKernel("cross_entropy_both", bf, 8), g, pack(logits, labels.p, lse, losses, scale, logits, vocab))
+				require.NoError(b, err)
+				bench(b, e, 4*float64(rows*vocab), 0, w)
+			})
+		}
+	}
+}
+
 func BenchmarkOptimizer(b *testing.B) {
 	e := gpu(b)
 	var params []Param
