@@ -160,8 +160,8 @@ func LoadCUDA(e *cuda.Engine, prog *plan.Program, mem *CUDAMemory, c Collectives
 	fused := fuseLosses(prog)
 	for i := range prog.Steps {
 		s := &prog.Steps[i]
-		if fused[s] == s {
-			continue // done at its backward
+		if fused[s] == s || s.Node != nil && s.Node.Op.View {
+			continue // done at its backward; or nothing is to be done
 		}
 		together := []*plan.Step{s}
 		work, err := bindCUDA(e, s, mem)

@@ -31,9 +31,6 @@ func costOf(s *plan.Step) Cost {
 		return Cost{Class: "to and from stages"}
 	}
 	c := Cost{Class: s.Node.Op.Name}
-	if s.Node.Op.View {
-		return c
-	}
 	for _, in := range s.In {
 		c.Bytes += float64(in.Bytes())
 	}
@@ -77,13 +74,14 @@ func attentionFLOPs(q, k []int) float64 {
 	return 2 * float64(q[0]) * float64(q[1]) * float64(k[1]) * float64(q[2]*q[3])
 }
 
-// Times runs a program on a GPU once, step by step, and adds up how long steps of a class took there.
+// Times runs a program on a GPU once, step by step, and adds up how long steps of a class took there: without what
+// taking the time takes.
 func (r *Runner) Times() ([]Time, error) {
 	g := r.gpu
 	if g == nil || g.cached {
 		return nil, errors.New("exec: only what lies in the planned memory of a GPU is timed")
 	}
-	events := make([]*cuda.Event, len(g.works)+1)
+	events := make([]*cuda.Event, len(g.works)+2) // nothing is done between the last two
 	for i := range events {
 		var err error
 		if events[i], err = g.e.NewEvent(true); err != nil {
@@ -92,7 +90,7 @@ func (r *Runner) Times() ([]Time, error) {
 		defer events[i].Close()
 	}
 	for i, e := range events {
-		if i > 0 {
+		if i > 0 && i <= len(g.works) {
 			if err := g.step(i - 1); err != nil {
 				return nil, err
 			}
@@ -110,6 +108,10 @@ func (r *Runner) Times() ([]Time, error) {
 // sum adds up by class, in the order in which classes first come.
 func (g *gpuProgram) sum(events []*cuda.Event) (out []Time, err error) {
 	at := map[string]int{}
+	nothing, err := events[len(g.works)+1].Since(events[len(g.works)])
+	if err != nil {
+		return nil, err
+	}
 	for i, c := range g.costs {
 		ms, err := events[i+1].Since(events[i])
 		if err != nil {
@@ -122,7 +124,7 @@ func (g *gpuProgram) sum(events []*cuda.Event) (out []Time, err error) {
 		}
 		t := &out[k]
 		t.Steps++
-		t.Milliseconds += float64(ms)
+		t.Milliseconds += max(0, float64(ms-nothing))
 		t.FLOPs += c.FLOPs
 		t.Bytes += c.Bytes
 	}
