@@ -68,13 +68,13 @@ func wide(x []float32) []float64 {
 
 // The algorithm that wins gives what the library's first does, and leaves what is added to as it was while it competes.
 func TestCompetingProducts(t *testing.T) {
-	e := gpu(t)
 	for _, p := range []Product{
 		{M: 2048, N: 512, K: 1024, TransB: true, In: dtype.BFloat16, Out: dtype.BFloat16},
 		{M: 2048, N: 1024, K: 512, In: dtype.BFloat16, Out: dtype.BFloat16, Add: true},
 		{M: 512, N: 1024, K: 2048, TransA: true, In: dtype.BFloat16, Out: dtype.Float32, Add: true},
 	} {
 		t.Run(p.String(), func(t *testing.T) {
+			e := gpu(t)
 			a, b := random(t, e, p.In, 1, p.M*p.K), random(t, e, p.In, 2, p.K*p.N)
 			result := func(same bool) array {
 				c := random(t, e, p.Out, 3, p.M*p.N)
