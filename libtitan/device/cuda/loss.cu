@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(512) cross_entropy_backward(const T* logits, c
 
 // Both in one launch: a row is read again while some of it is still in the cache. out may be logits.
 template <class T, int N>
-__global__ void __launch_bounds__(1024) cross_entropy_both(const T* logits, const int* labels, float* lse, float* losses, const float* scale, T* out, i64 vocab) {
+__global__ void __launch_bounds__(512) cross_entropy_both(const T* logits, const int* labels, float* lse, float* losses, const float* scale, T* out, i64 vocab) {
   i64 at = blockIdx.x * vocab;
   int label = labels[blockIdx.x];
   softmax s = row_softmax<N>(logits + at, vocab);
