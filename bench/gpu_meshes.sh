@@ -53,8 +53,8 @@ compare() {
 # says NAME DTYPE: whether a row says more in this type than it does in another.
 says() {
   case $1:$2 in
-  *-long:bfloat16 | *-plain:bfloat16 | *-tied:float32 | cp2:float32 | cp2:tensorwise | cp2-ring:float32) ;;
-  *-long:* | *-plain:* | *-tied:* | cp2*) return 1 ;;
+  *-long:bfloat16 | *-plain:bfloat16 | *-tied:float32 | cp2:float32 | cp2:tensorwise | cp2-ring:float32 | *-compiled:float32 | fsdp2-compiled:tensorwise) ;;
+  *-long:* | *-plain:* | *-tied:* | *-compiled:* | cp2*) return 1 ;;
   esac
 }
 
@@ -79,6 +79,8 @@ fsdp2-plain --dp-shard 2 --local-batch-size 4
 fsdp2-accumulated --dp-shard 2 --local-batch-size 2
 ddp2 --dp-replicate 2 --dp-shard 1 --local-batch-size 4
 tp2 --tp 2 --local-batch-size 8
+fsdp2-compiled --dp-shard 2 --local-batch-size 4 --compile
+tp2-compiled --tp 2 --local-batch-size 8 --compile
 pp2-1f1b --pp 2 --schedule 1F1B --local-batch-size 8 --microbatches 8
 pp2-interleaved --pp 2 --schedule Interleaved1F1B --local-batch-size 8 --microbatches 8
 cp2 --cp 2 --local-batch-size 8

@@ -15,12 +15,13 @@ type fusedForm struct {
 }
 
 // Rows are spread over up to fusedThreads threads: one vector a thread was the fastest of 1, 2 and 4 on rows of 2048 and of 4096
-// elements (H200: a sum and a norm 3.6 TB/s against 3.2 and 2.8). otherRegisters are those that a thread needs beside its values: with
-// more blocks at once than that leaves room for, values spilled.
+// elements. otherRegisters are those that a thread needs beside its values: with more blocks at once than that leaves room for,
+// values spilled, and with fewer too little was under way (a sum and a norm on H200, 512 threads a row: 2, 3 and 4 blocks 2.9, 3.6 and
+// 2.9 TB/s).
 const (
 	fusedThreads   = 512
 	registers      = 65536 // of a multiprocessor
-	otherRegisters = 18
+	otherRegisters = 16
 )
 
 // formOf spreads whole rows: it keeps a row in the registers of a block of at most `most` threads, or more where the row is wider. A flat program has lanes alone.
