@@ -6,6 +6,6 @@ import (
 	"titan/tools/internal/apptest"
 )
 
-func TestMain(m *testing.M)    { apptest.Main(m, "meshplan", "pp-split", "memprof") }
+func TestMain(m *testing.M)    { apptest.Main(m, "meshplan", "pp-split", "titan-run", "memprof") }
 func TestScripts(t *testing.T) { apptest.Scripts(t) }
 func TestReadme(t *testing.T)  { apptest.Readme(t) }
