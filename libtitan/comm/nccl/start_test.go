@@ -76,14 +76,14 @@ func TestStart(t *testing.T) {
 		"well":   {exit.OK, "the sum is 3\n"},
 		"early":  {exit.Input, "rank 0 of 3: rank 2: no such GPU"},
 		"fails":  {exit.No, "the loss is not finite"},
-		"killed": {exit.Lost, "rank 2 is gone: its process ended without a word"},
+		"killed": {exit.Lost, "rank 2( is gone: its process ended without a word|: its process ended: signal: killed)"}, // its peers or its parent see it first
 	} {
 		t.Run(how, func(t *testing.T) {
 			began := time.Now()
 			cmd := exec.Command(os.Args[0])
 			cmd.Env = append(os.Environ(), startVar+"="+how)
 			out, err := cmd.CombinedOutput()
-			require.Contains(t, string(out), want.text)
+			require.Regexp(t, want.text, string(out))
 			require.Equal(t, want.code == exit.OK, err == nil, "%v", err)
 			require.Equal(t, int(want.code), cmd.ProcessState.ExitCode())
 			require.Less(t, time.Since(began), 20*time.Second)
