@@ -211,7 +211,7 @@ func (g *gpu) step(ctx context.Context, k *rank, u update) (found, error) {
 	if u.valid > 0 {
 		f.loss = all[g.numParams] / float64(u.valid)
 	}
-	return f, nil
+	return f, g.copies.ready()
 }
 
 func (g *gpu) squares(which tensorKind) ([]float64, error) {

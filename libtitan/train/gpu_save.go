@@ -85,12 +85,13 @@ type copies struct {
 
 // hostCopy is that of one part of a tensor.
 type hostCopy struct {
-	bytes []byte     // pages of its own
-	host  *cuda.Host // the same, pinned; nil: they are not
+	bytes  []byte
+	mapped bool       // it is pages of its own
+	host   *cuda.Host // the same, pinned; nil: it is not
 }
 
 // newCopies begins to make room for copies in the given mode; nil where none are made. That takes a while: the start and
-// the first steps go on meanwhile.
+// the first step go on meanwhile.
 func newCopies(g *gpu, mode string, log *slog.Logger) *copies {
 	if mode != manifest.AsyncThread && mode != manifest.AsyncPinned {
 		return nil
@@ -133,6 +134,16 @@ func (c *copies) make() (err error) {
 	return nil
 }
 
+// ready waits until there is room. The first step does, for the second is recorded, and while it is, nothing may be
+// pinned beside it.
+func (c *copies) ready() error {
+	if c == nil {
+		return nil
+	}
+	<-c.made
+	return c.err
+}
+
 // room is memory for a part of a tensor. The kernel gives pages when they are first written to: that is done here, by
 // several threads, and not while training waits for a copy.
 func (c *copies) room(bytes int) (p hostCopy, err error) {
@@ -140,8 +151,9 @@ func (c *copies) room(bytes int) (p hostCopy, err error) {
 		return p, nil
 	}
 	if p.bytes, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
-		return p, exit.Lost.Errorf("memory for saves beside the training: %s more: %w: save with --async off", manifest.FormatBytes(int64(bytes)), err)
+		return hostCopy{}, exit.Lost.Errorf("memory for saves beside the training: %s more: %w: save with --async off", manifest.FormatBytes(int64(bytes)), err)
 	}
+	p.mapped = true
 	_ = unix.Madvise(p.bytes, unix.MADV_HUGEPAGE) // small pages do too
 	var group errgroup.Group
 	group.SetLimit(max(1, runtime.GOMAXPROCS(0)/2)) // the start has work for the others
@@ -158,9 +170,18 @@ func (c *copies) room(bytes int) (p hostCopy, err error) {
 		return p, err
 	}
 	began := time.Now()
-	p.host, err = c.g.e.Pin(p.bytes)
-	c.pinning += time.Since(began)
-	return p, err
+	defer func() { c.pinning += time.Since(began) }()
+	if p.host, err = c.g.e.Pin(p.bytes); err == nil {
+		return p, nil
+	}
+	// Not every system pins pages that are there: then the driver makes them, one after the other.
+	if err := p.free(); err != nil {
+		return p, err
+	}
+	if p.host, err = c.g.e.AllocHost(bytes); err != nil {
+		return hostCopy{}, err
+	}
+	return hostCopy{bytes: p.host.Bytes(), host: p.host}, nil
 }
 
 func (p hostCopy) free() error {
@@ -169,7 +190,7 @@ func (p hostCopy) free() error {
 			return err
 		}
 	}
-	if p.bytes == nil {
+	if !p.mapped {
 		return nil
 	}
 	return unix.Munmap(p.bytes)
@@ -180,9 +201,8 @@ func (c *copies) of(b block) hostCopy { return c.at[b.kind][b.part.Param.FQN] }
 
 // now copies the state into ordinary memory by way of the lanes.
 func (c *copies) now() error {
-	<-c.made
-	if c.err != nil {
-		return c.err
+	if err := c.ready(); err != nil {
+		return err
 	}
 	if err := c.g.e.Stream.Sync(); err != nil {
 		return err
@@ -202,9 +222,8 @@ func (c *copies) now() error {
 // begin has the device copy the state into pinned memory, after what computes the step's update. Blocks let other copies
 // in between.
 func (c *copies) begin() error {
-	<-c.made
-	if c.err != nil {
-		return c.err
+	if err := c.ready(); err != nil {
+		return err
 	}
 	if err := c.g.e.Stream.Record(c.start); err != nil {
 		return err

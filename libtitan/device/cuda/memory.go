@@ -72,11 +72,15 @@ func (d *Device) AllocHost(bytes int) (*Host, error) {
 	return h, d.drv.check(fmt.Sprintf("cuMemHostAlloc of %d MiB", bytes>>20), call(d.drv.cuMemHostAlloc, uintptr(ref(&h.ptr)), uintptr(bytes), 0))
 }
 
-// Pin pins memory outside Go's heap that somebody else owns. Where its pages are there already, that takes a tenth of
-// the time of taking it pinned; until then all calls to the driver wait.
+// Pin pins memory outside Go's heap that somebody else owns. Where its pages are there already, the driver, for which
+// all other calls wait meanwhile, need not make them.
 func (d *Device) Pin(mem []byte) (*Host, error) {
 	h := &Host{dev: d, ptr: unsafe.Pointer(unsafe.SliceData(mem)), size: len(mem)}
-	return h, d.drv.check(fmt.Sprintf("cuMemHostRegister of %d MiB", len(mem)>>20), call(d.drv.cuMemHostRegister, uintptr(h.ptr), uintptr(len(mem)), 0))
+	err := d.drv.check(fmt.Sprintf("cuMemHostRegister of %d MiB", len(mem)>>20), call(d.drv.cuMemHostRegister, uintptr(h.ptr), uintptr(len(mem)), 0))
+	if err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 // Bytes is the memory; it is gone after Free.
