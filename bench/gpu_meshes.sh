@@ -93,7 +93,7 @@ pp2-tied --pp 2 --tied --schedule 1F1B --local-batch-size 8 --microbatches 8
 END
 done
 
-# A launcher of its own, and a checkpoint that two ranks save, one goes on from, and two of another mesh end.
+# A launcher of its own, and a checkpoint that two ranks save beside their steps, one goes on from, and two of another mesh end.
 if [ "$device" = cuda ] && command -v torchrun > /dev/null && [ -z "${ONLY:-}" ]; then
   plan --world-size 2 --dp-shard 2 --local-batch-size 4
   LAUNCH='torchrun --nproc-per-node 2 --no-python' run torchrun-fsdp2 float32 -i "$work/job" < /dev/null
@@ -103,7 +103,7 @@ if [[ " ${DTYPES:-float32} " == *" float32 "* ]] && [ -z "${ONLY:-}" ]; then
   for part in '2 --world-size 2 --dp-shard 2 --local-batch-size 4' '3 --world-size 1 --local-batch-size 8' "$steps --world-size 2 --tp 2 --local-batch-size 8"; do
     # shellcheck disable=SC2086
     plan ${part#* }
-    run saved float32 --steps "${part%% *}" --checkpoint-dir "$work/ckpt" < "$work/job"
+    run saved float32 --steps "${part%% *}" --checkpoint-dir "$work/ckpt" --checkpoint-interval 1 --async pinned < "$work/job"
   done
   compare saved float32
 fi
