@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"titan/libtitan/dtype"
 	"titan/libtitan/scalar"
 )
 
@@ -157,8 +158,14 @@ func (s *columnSums) finish(e *Engine, out []Values, add []bool) {
 	}
 }
 
-// Fusible reports whether the host has a form of every step of p.
+// Fusible reports whether the host has a form of every step of p: numbers of rows are written as float32, and sums are of
+// what has columns.
 func Fusible(p *scalar.Program) error {
+	for _, o := range p.Out {
+		if o.Kind == scalar.One || o.Kind == scalar.Row && o.DType != dtype.Float32 {
+			return fmt.Errorf("a result %v of a %v", o.DType, o.Kind)
+		}
+	}
 	for _, s := range p.Steps {
 		for _, a := range s.Args {
 			if k := p.Steps[a].Kind; s.Code == scalar.Sum && (k == scalar.Row || k == scalar.One) {
