@@ -11,6 +11,7 @@ type Float8CastAttr struct {
 	Per    Scaling
 	Power2 bool // scales are powers of 2
 	Copies Copies
+	Again  bool // for each microbatch: nobody keeps the result
 }
 
 // Copies is how the float8 numbers of a cast lie.

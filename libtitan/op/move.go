@@ -51,6 +51,8 @@ func Again(n *graph.Node) bool {
 		return a.Again
 	case TurnAttr:
 		return a.Again
+	case Float8CastAttr:
+		return a.Again
 	}
 	return false
 }

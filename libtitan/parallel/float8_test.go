@@ -129,7 +129,7 @@ func TestFloat8LeavesBytesForTheBackward(t *testing.T) {
 	require.NoError(t, err)
 	st, err = shard(st, on)
 	require.NoError(t, err)
-	st = st.After(pass.Float8Turn(st.Graph))
+	st = st.After(pass.Float8Turn(st.Graph, false))
 	p, err := plan.Build(plan.Where{Mesh: on.Mesh}, []*plan.Stage{st}, []pipeline.Action{{Kind: pipeline.Forward}, {Kind: pipeline.Backward}}, []int{0})
 	require.NoError(t, err)
 	begins := slices.IndexFunc(p.Steps, func(s plan.Step) bool { return s.Action.Kind == pipeline.Backward })

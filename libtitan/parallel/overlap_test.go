@@ -29,7 +29,7 @@ func shardedProgram(t *testing.T, recipe string, rank, ranks int) *plan.Program 
 	require.NoError(t, err)
 	st, err = shard(st, on)
 	require.NoError(t, err)
-	st = st.After(pass.Float8Turn(st.Graph))
+	st = st.After(pass.Float8Turn(st.Graph, false))
 	var actions []pipeline.Action
 	for i := range 2 {
 		for _, kind := range []pipeline.Kind{pipeline.Forward, pipeline.Backward} {

@@ -186,7 +186,7 @@ func (j *Job) layOut(i int, backward bool) (*plan.Stage, error) {
 	}
 	st, err = shard(checkpoint(st, j.Manifest.ActivationCheckpoint, j.cheap(st)), j.spread)
 	if err == nil && s.float8 != nil {
-		st = st.After(pass.Float8Turn(st.Graph))
+		st = st.After(pass.Float8Turn(st.Graph, j.NumMicrobatches == 1))
 	}
 	if err != nil || !compiles(j.Manifest, "model") {
 		return st, err

@@ -9,7 +9,8 @@ import (
 )
 
 // Cheap finds the forward nodes whose results the backward had better compute again: they treat elements and rows alike, and
-// whatever they read the backward keeps anyway, so that the kernel that reads it there can make them on the way. Where norms
+// whatever they read the backward keeps anyway, so that the kernel that reads it there can make them on the way; and what is made
+// float8 of such results. Where norms
 // says no, those that have a weight for each column are not among them: under tensor parallelism their results are gathered.
 func Cheap(g *graph.Graph, norms bool) func(n *graph.Node) bool {
 	kept, changes := map[*graph.Value]bool{}, map[*graph.Node]bool{}
@@ -20,7 +21,11 @@ func Cheap(g *graph.Graph, norms bool) func(n *graph.Node) bool {
 			kept[v] = kept[v] || n.Phase == graph.Backward
 		}
 	}
-	return func(n *graph.Node) bool {
+	var cheap func(n *graph.Node) bool
+	cheap = func(n *graph.Node) bool {
+		if a, ok := n.Attr.(op.Float8CastAttr); ok && a.Per == op.PerTensor && n.Phase == graph.Forward {
+			return cheap(n.In[0].Node) // its largest magnitude is kept
+		}
 		_, in, _, ok := op.Scalar(n)
 		if !ok || !changes[n] || n.Phase != graph.Forward || !norms && slices.Contains(in, scalar.Col) {
 			return false
@@ -32,4 +37,5 @@ func Cheap(g *graph.Graph, norms bool) func(n *graph.Node) bool {
 		}
 		return true
 	}
+	return cheap
 }

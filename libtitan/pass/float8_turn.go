@@ -9,9 +9,10 @@ import (
 // Float8Turn rewrites g, laid out, so that both operands of every float8 product have the dims that it sums over last, as the
 // tensor cores of GPUs read them: the products of gradients read columns of what the forward reads rows of. A cast whose result such
 // a product reads writes it that way too, or only that way. What was gathered is turned where it is first read so, for each
-// microbatch. It returns the successor of each value of g that a cast still makes.
-func Float8Turn(g *graph.Graph) (*graph.Graph, func(v *graph.Value) *graph.Value) {
-	t := &turner{g: g.Renew(), to: map[*graph.Value]*graph.Value{}, turned: map[*graph.Value]*graph.Value{}}
+// microbatch; with late, a weight's turned copy is cast there too, so that no weight of the backward waits for it through the
+// forward. It returns the successor of each value of g that a cast still makes.
+func Float8Turn(g *graph.Graph, late bool) (*graph.Graph, func(v *graph.Value) *graph.Value) {
+	t := &turner{g: g.Renew(), late: late, to: map[*graph.Value]*graph.Value{}, turned: map[*graph.Value]*graph.Value{}}
 	t.sortReaders(g)
 	for _, n := range g.Nodes {
 		t.g.In(n.Phase, n.FQN, func() { t.node(n) })
@@ -20,6 +21,7 @@ func Float8Turn(g *graph.Graph) (*graph.Graph, func(v *graph.Value) *graph.Value
 }
 
 type turner struct {
+	late           bool
 	g              *graph.Graph
 	to, turned     map[*graph.Value]*graph.Value
 	asIs, asTurned map[*graph.Value]bool // read so by somebody
@@ -70,7 +72,7 @@ func (t *turner) keep(n *graph.Node, now []*graph.Value) {
 // cast makes the copies that are read.
 func (t *turner) cast(n *graph.Node, a op.Float8CastAttr, in []*graph.Value) {
 	q := n.Results[0]
-	if t.asTurned[q] {
+	if t.asTurned[q] && !(t.asIs[q] && t.castLate(q)) {
 		if a.Copies = op.Turned; t.asIs[q] {
 			a.Copies = op.Both
 		}
@@ -89,6 +91,11 @@ func (t *turner) cast(n *graph.Node, a op.Float8CastAttr, in []*graph.Value) {
 	t.turned[q].Layout = turnedLayout(q.Layout)
 }
 
+// castLate reports whether q, a weight, is cast again where its turned copy is read.
+func (t *turner) castLate(q *graph.Value) bool {
+	return t.late && q.Node.Op.Name == "float8_cast" && paramOf(q) != nil
+}
+
 // operand gives a product, in in, its first or second operand as it reads it, and tells if that is turned.
 func (t *turner) operand(n *graph.Node, in []*graph.Value, which int, a op.Float8ProductAttr) bool {
 	if a.TermsLast(which > 0) {
@@ -97,11 +104,23 @@ func (t *turner) operand(n *graph.Node, in []*graph.Value, which int, a op.Float
 	i := operands[which]
 	v := n.In[i]
 	if t.turned[v] == nil {
-		t.turned[v] = op.Float8Turn(t.g, op.TurnAttr{Again: true}, t.to[v])
+		t.turned[v] = t.turn(v)
 		t.turned[v].Layout = turnedLayout(v.Layout)
 	}
 	in[i] = t.turned[v]
 	return true
+}
+
+// turn makes the turned copy of a value that has none.
+func (t *turner) turn(v *graph.Value) *graph.Value {
+	if !t.castLate(v) {
+		return op.Float8Turn(t.g, op.TurnAttr{Again: true}, t.to[v])
+	}
+	a := v.Node.Attr.(op.Float8CastAttr)
+	a.Copies, a.Again = op.Turned, true
+	now := t.g.Add(v.Node.Op, a, t.to[v.Node.In[0]], t.to[v.Node.In[1]])
+	now[1].Layout = v.Node.Results[1].Layout
+	return now[0]
 }
 
 // turnedLayout is l of a tensor whose last dim is put first.
