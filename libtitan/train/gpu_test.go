@@ -116,15 +116,20 @@ func TestGPUTrainsAsTheCPU(t *testing.T) {
 func TestGPUFloat8TrainsAsTheCPU(t *testing.T) {
 	needGPU(t)
 	data := numbers(t)
-	for _, c := range []struct{ recipe, ac string }{{"tensorwise", "none"}, {"tensorwise", "full"}, {"rowwise", "none"}, {"rowwise_with_gw_hp", "selective:op"}} {
+	for _, c := range []struct {
+		recipe, ac string
+		accum      int
+		compile    bool
+	}{{"tensorwise", "none", 1, true}, {"tensorwise", "full", 2, false}, {"rowwise", "none", 1, true}, {"rowwise_with_gw_hp", "selective:op", 2, false}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			job := func() *manifest.Manifest {
 				m := tinyJob(t, data)
 				preset, err := llama3.Find("debugmodel")
 				require.NoError(t, err)
 				m.Model.Config = preset.Config
-				m.Model.Config.MaxSeqLen, m.Training.SeqLen = 128, 128
-				m.Training.LocalBatchSize, m.Training.GradAccumSteps, m.Training.Steps = 2, 2, 20
+				m.Model.Config.MaxSeqLen, m.Training.SeqLen = 64, 64
+				m.Training.LocalBatchSize, m.Training.GradAccumSteps, m.Training.Steps = 4/c.accum, c.accum, 20
+				m.Compile = &manifest.Compile{Enable: c.compile, Components: []string{"model", "loss"}}
 				m.Training.GlobalBatchSize, m.Training.MixedPrecisionParam, m.Optimizer.LR = 4, "bfloat16", 1e-3
 				m.Float8 = manifest.NewFloat8(c.recipe)
 				m.ActivationCheckpoint, err = manifest.ParseActivationCheckpoint(c.ac)
