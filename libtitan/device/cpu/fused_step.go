@@ -158,11 +158,11 @@ func (s *columnSums) finish(e *Engine, out []Values, add []bool) {
 	}
 }
 
-// Fusible reports whether the host has a form of every step of p: numbers of rows are written as float32, and sums are of
+// Fusible reports whether the host has a form of every step of p: numbers of rows, and the largest, are written as float32, and sums are of
 // what has columns.
 func Fusible(p *scalar.Program) error {
 	for _, o := range p.Out {
-		if o.Kind == scalar.One || o.Kind == scalar.Row && o.DType != dtype.Float32 {
+		if (o.Kind == scalar.One || o.Kind == scalar.Row) && o.DType != dtype.Float32 {
 			return fmt.Errorf("a result %v of a %v", o.DType, o.Kind)
 		}
 	}
