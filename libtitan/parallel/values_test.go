@@ -41,7 +41,6 @@ type hazards struct {
 	*plan.Cached
 	t    *testing.T
 	busy map[alloc.Stream][]span // uses that the compute stream has not waited for, in order
-	most int64
 }
 
 type span struct{ from, to uint64 }
