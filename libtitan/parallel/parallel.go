@@ -92,6 +92,9 @@ func Runnable(m *manifest.Manifest) error {
 	if ep := m.Mesh.Dims.EP; ep > 1 || m.Model.Config.NumExperts > 0 {
 		return exit.Input.Errorf("mesh.dims.ep: %d with %d experts: titan-run trains dense models: plan with --ep 1 --experts 0", ep, m.Model.Config.NumExperts)
 	}
+	if m.Estimate != nil && m.Estimate.PlanOnly {
+		return exit.Input.Errorf("estimate.plan_only: the plan counts on what titan-run does not do yet: plan without --async-tp")
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 
+	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
 	"titan/libtitan/parallel"
 	"titan/tools/internal/app"
@@ -40,6 +41,9 @@ func start(ctx context.Context, e *app.Env, o *options) error {
 		if e.Given(flag) {
 			return search(ctx, e, o)
 		}
+	}
+	if o.asyncTP {
+		return exit.Usage.Errorf("--async-tp is for the search, since titan-run does not do it yet: add --gpu or --hardware")
 	}
 	m, err := e.NewManifest(o.fill)
 	if err != nil {
