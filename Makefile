@@ -23,9 +23,10 @@ run: build ## train a small Llama on the Go standard library's sources, in two p
 	bin/meshplan --model llama3 --dim 128 --layers 4 --heads 4 --kv-heads 4 --ffn 384 --vocab 258 --pp 2 \
 	    --seq-len 128 --local-batch-size 8 --microbatches 2 --steps 700 --warmup-steps 20 --lr 3e-3 \
 	  | bin/pp-split --schedule 1F1B \
-	  | bin/seedinit --out $(RUN)/seed \
-	  | bin/titan-run --data '$(CORPUS)/**/*.go' --exclude testdata --exclude strings --log-freq 20 \
-	      --checkpoint-dir $(RUN)/ckpt --metrics $(RUN)/metrics.jsonl -o $(RUN)/manifest.json
+	  | bin/seedinit --out $(RUN)/seed -o $(RUN)/job.json
+# Interrupted with Ctrl-C, training has saved its last step: the next line, typed again, goes on from there.
+	bin/titan-run -i $(RUN)/job.json --data '$(CORPUS)/**/*.go' --exclude testdata --exclude strings --log-freq 20 \
+	    --checkpoint-dir $(RUN)/ckpt --metrics $(RUN)/metrics.jsonl -o $(RUN)/manifest.json
 	bin/titan-run eval -i $(RUN)/manifest.json --data '$(CORPUS)/strings/**/*.go' --exclude testdata --batches 80
 
 test: lint ## run every test (no GPU needed)

@@ -129,6 +129,7 @@ type mismatch struct {
 	maxULP   uint64
 	maxAbs   float64
 	nan      bool // a NaN against a number
+	signs    bool // numbers of other signs, between which a count of values says nothing
 	elements int64
 }
 
@@ -228,6 +229,7 @@ func (d *differ) piece(dt dtype.DType, p, q []byte) {
 			m.nan = true
 			continue
 		}
+		m.signs = m.signs || math.Signbit(x) != math.Signbit(y)
 		m.maxULP = max(m.maxULP, ulps(dt, a, b))
 		m.maxAbs = max(m.maxAbs, gap)
 	}
@@ -251,7 +253,7 @@ func (m *mismatch) describe(dt dtype.DType, shape []int64) string {
 	}
 	s := fmt.Sprintf("%d of %d elements differ, first at %v: %s and %s; at most %.3g apart",
 		m.count, m.elements, unflatten(m.first, shape), m.a, m.b, m.maxAbs)
-	if dt.IsFloat() {
+	if dt.IsFloat() && !m.signs {
 		s += fmt.Sprintf(", %d ulp", m.maxULP)
 	}
 	if m.nan {

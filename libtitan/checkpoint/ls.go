@@ -256,6 +256,20 @@ func TensorBytes(src Source) int64 {
 	return n
 }
 
+// NumFiles is how many files the items lie in.
+func NumFiles(src Source) int {
+	files := map[int]bool{}
+	for _, it := range src.Items() {
+		if it.Files == nil {
+			files[0] = true
+		}
+		for _, f := range it.Files {
+			files[f] = true
+		}
+	}
+	return len(files)
+}
+
 // ItemBytes is the size of one item, 0 if there is none of the name.
 func ItemBytes(src Source, fqn string) int64 {
 	it, _ := findItem(src, fqn)

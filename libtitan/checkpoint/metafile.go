@@ -83,8 +83,13 @@ func noMetadata(dir string) error {
 	if complete, _, _ := steps(dir); len(complete) > 0 {
 		return exit.Input.Errorf("checkpoint %s: a folder of checkpoints: name one of them, such as %s", dir, StepDir(dir, slices.Max(complete)))
 	}
+	if inner := foldersInside(dir); len(inner) > 0 {
+		return exit.Input.Errorf("checkpoint %s: no .metadata: did you mean %s?", dir, first(3, inner))
+	}
 	for _, e := range entries {
 		switch {
+		case isTorchName(e.Name()):
+			return exit.Input.Errorf("checkpoint %s: a folder of files by torch.save, not a DCP folder (no .metadata): name one of them, such as %s", dir, filepath.Join(dir, e.Name()))
 		case strings.HasSuffix(e.Name(), ".safetensors"):
 			return exit.Input.Errorf("checkpoint %s: a folder of safetensors files, not a DCP folder (no .metadata)", dir)
 		case strings.HasSuffix(e.Name(), ".distcp"):
@@ -92,6 +97,20 @@ func noMetadata(dir string) error {
 		}
 	}
 	return exit.Input.Errorf("checkpoint %s: no .metadata: not a DCP folder, or an incomplete one", dir)
+}
+
+// foldersInside lists the DCP folders directly in dir.
+func foldersInside(dir string) (inner []string) {
+	found, _ := filepath.Glob(filepath.Join(globEscape(dir), "*", ".metadata"))
+	for _, path := range found {
+		inner = append(inner, filepath.Dir(path))
+	}
+	return inner
+}
+
+// isTorchName reports whether a file is called as torch.save's are.
+func isTorchName(name string) bool {
+	return slices.Contains([]string{".pt", ".pth"}, filepath.Ext(name))
 }
 
 // merge adds what another rank saved. A chunk that both saved is taken once.

@@ -10,6 +10,8 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+
+	"titan/libtitan/manifest"
 )
 
 // checksums holds the files to the side file and says which are as they were written.
@@ -44,7 +46,7 @@ func (v *verifier) checksums(dir string, bad map[string]bool) (sound map[string]
 		sound[s.File] = !bad[s.File]
 		return nil
 	})
-	v.Held = fmt.Sprintf("checksums of %d files", len(sums))
+	v.Held = "checksums of " + manifest.Counted(len(sums), "file")
 	if sums == nil {
 		v.Held = "the CRCs of its zips: there is no " + checksumName
 	}

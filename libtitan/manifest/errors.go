@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -39,18 +40,32 @@ func plain(name string) string {
 func (e *Error) ExitCode() int { return exitBadInput }
 
 // Nearest is the one of known that word was most likely meant to be, or "" where none is close: about a third of
-// word's letters, and at least one, may differ.
+// word's letters, and at least one, may differ. Of several as close it is the one with the longest common beginning, then
+// the one whose next letter is nearest: llama3-8b for llama3-9b.
 func Nearest(word string, known []string) string {
 	if len(word) > 100 {
 		return ""
 	}
-	best, least := "", max(1, len(word)/3)+1
+	word = strings.ToLower(word)
+	best, least := "", []int{max(1, len(word)/3) + 1}
 	for _, k := range known {
-		if d := distance(strings.ToLower(word), strings.ToLower(k)); d < least {
+		same, apart := beginning(word, strings.ToLower(k))
+		if d := []int{distance(word, strings.ToLower(k)), -same, apart}; slices.Compare(d, least) < 0 {
 			best, least = k, d
 		}
 	}
 	return best
+}
+
+// beginning is how many bytes a and b begin with in common, and how far apart the next ones are.
+func beginning(a, b string) (same, apart int) {
+	for same < min(len(a), len(b)) && a[same] == b[same] {
+		same++
+	}
+	if same == min(len(a), len(b)) {
+		return same, 256
+	}
+	return same, max(int(a[same])-int(b[same]), int(b[same])-int(a[same]))
 }
 
 // distance is the number of bytes to put in, take out, change, or swap with a neighbour to make b of a

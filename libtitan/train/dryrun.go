@@ -47,8 +47,8 @@ func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w, text io.Wri
 		u := plan.Measure(prog)
 		params := u.Fixed[plan.Param]
 		fmt.Fprintf(w, "rank %d: stages %s: params %s  grads %s  optimizer %s  activations %s (peak live %s)\n", rank, stageList(prog),
-			manifest.FormatBytes(int64(params)), manifest.FormatBytes(int64(u.Fixed[plan.Grad])), manifest.FormatBytes(int64(2*params)),
-			manifest.FormatBytes(int64(prog.ArenaBytes)), manifest.FormatBytes(int64(u.PeakBytes)))
+			manifest.HumanBytes(int64(params)), manifest.HumanBytes(int64(u.Fixed[plan.Grad])), manifest.HumanBytes(int64(2*params)),
+			manifest.HumanBytes(int64(prog.ArenaBytes)), manifest.HumanBytes(int64(u.PeakBytes)))
 	}
 	for i := range r.job.Stages {
 		t, err := r.job.Text(i)

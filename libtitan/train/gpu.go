@@ -62,7 +62,7 @@ func (r *run) openGPU() error {
 	}
 	r.startup.done("libraries, and the kernels that every model uses")
 	r.gauge = newGauge(r.gpu)
-	r.Log.Info(fmt.Sprintf("cuda: %v, %s; memory in the lines is %s", d, manifest.FormatBytes(int64(d.TotalBytes)), r.gauge.what))
+	r.Log.Info(fmt.Sprintf("cuda: %v, %s; memory in the lines is %s", d, manifest.HumanBytes(int64(d.TotalBytes)), r.gauge.what))
 	return nil
 }
 
@@ -266,7 +266,7 @@ func (r *run) fitsGPU() error {
 		gib(need), gib(need-int64(prog.ArenaBytes+prog.WindowBytes+prog.ConstBytes)), gib(int64(prog.ArenaBytes+prog.WindowBytes)), gib(int64(prog.ConstBytes))))
 	free, _, err := r.gpu.MemInfo()
 	if err == nil && need > int64(free) {
-		err = exit.Input.Errorf("memory: the step needs %s, %s has %s left: plan a smaller model, sequence or batch, or checkpoint activations", manifest.FormatBytes(need), r.gpu.Name, manifest.FormatBytes(int64(free)))
+		err = exit.Input.Errorf("memory: the step needs %s, %s has %s left: plan a smaller model, sequence or batch, or checkpoint activations", manifest.HumanBytes(need), r.gpu.Name, manifest.HumanBytes(int64(free)))
 	}
 	return err
 }

@@ -65,7 +65,7 @@ func (r *run) fitsCopies(me int, have int64) error {
 	if have == 0 || need <= have {
 		return nil
 	}
-	return exit.Input.Errorf("memory: a copy of the state takes %s, this machine has %s left: save with --async off", manifest.FormatBytes(need), manifest.FormatBytes(have))
+	return exit.Input.Errorf("memory: a copy of the state takes %s, this machine has %s left: save with --async off", manifest.HumanBytes(need), manifest.HumanBytes(have))
 }
 
 // copies are the rank's share of the state in the host's memory, which stays from save to save.
@@ -151,7 +151,7 @@ func (c *copies) room(bytes int) (p hostCopy, err error) {
 		return p, nil
 	}
 	if p.bytes, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
-		return hostCopy{}, exit.Lost.Errorf("memory for saves beside the training: %s more: %w: save with --async off", manifest.FormatBytes(int64(bytes)), err)
+		return hostCopy{}, exit.Lost.Errorf("memory for saves beside the training: %s more: %w: save with --async off", manifest.HumanBytes(int64(bytes)), err)
 	}
 	p.mapped = true
 	_ = unix.Madvise(p.bytes, unix.MADV_HUGEPAGE) // small pages do too

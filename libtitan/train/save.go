@@ -86,5 +86,5 @@ func (k *rank) savedHint() string {
 	if !k.saves() {
 		return ", not saved: there is no checkpoint folder"
 	}
-	return fmt.Sprintf(", saved in %s: the same command goes on from there", checkpoint.StepDir(k.job.Manifest.Checkpoint.Folder, k.pos.Step))
+	return fmt.Sprintf(", saved in %s: the same pipeline goes on from there", checkpoint.StepDir(k.job.Manifest.Checkpoint.Folder, k.pos.Step))
 }

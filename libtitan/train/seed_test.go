@@ -148,7 +148,10 @@ func TestVerifySeed(t *testing.T) {
 		require.NoError(t, err)
 		return s
 	}
-	verify := func(want checkpoint.State) error { return VerifySeed(ctx, dir, want, 2, func(int64) {}) }
+	verify := func(want checkpoint.State) error {
+		_, err := VerifySeed(ctx, dir, want, 2, func(int64) {})
+		return err
+	}
 	require.NoError(t, checkpoint.Write(ctx, dir, state(42, 3), checkpoint.WriteOptions{}))
 	require.NoError(t, verify(state(42, 1)))
 

@@ -14,11 +14,11 @@ import (
 
 // VerifySeed reads the folder dir, however it is cut into files, and makes want, a state of one file, again, up to
 // jobs tensors at a time. It compares them byte for byte: an error of exit code 4 says what differs, any other one
-// that dir could not be read. Progress gets the bytes compared, from several goroutines.
-func VerifySeed(ctx context.Context, dir string, want checkpoint.State, jobs int, progress func(int64)) error {
+// that dir could not be read. Progress gets the bytes compared, from several goroutines. It returns how many files dir has.
+func VerifySeed(ctx context.Context, dir string, want checkpoint.State, jobs int, progress func(int64)) (numFiles int, err error) {
 	r, err := checkpoint.Open(dir)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer r.Close()
 	differ := make([]string, len(want.Tensors)+1)
@@ -31,14 +31,14 @@ func VerifySeed(ctx context.Context, dir string, want checkpoint.State, jobs int
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return err
+		return 0, err
 	}
 	differ[len(want.Tensors)] = unknownItem(r, want)
 	differ = slices.DeleteFunc(differ, func(s string) bool { return s == "" })
 	if len(differ) > 0 {
-		return exit.No.Errorf("seed checkpoint %s: %d of %d tensors differ, the first: %s", dir, len(differ), len(want.Tensors), differ[0])
+		return 0, exit.No.Errorf("seed checkpoint %s: %d of %d tensors differ, the first: %s", dir, len(differ), len(want.Tensors), differ[0])
 	}
-	return nil
+	return checkpoint.NumFiles(r), nil
 }
 
 // difference says how r's tensor differs from want, "" if not at all.

@@ -118,9 +118,9 @@ func (k *rank) tellMemory() {
 		return
 	}
 	s := g.cache.Stats()
-	size := manifest.FormatBytes
-	k.Log.Info(fmt.Sprintf("memory under %s, rank %d, at most: requested %s  allocated %s  active %s (%s of it pending then)  reserved %s in %d segments",
-		k.StreamPolicy, k.TraceRank, size(s.Peak.Requested), size(s.Peak.Allocated), size(s.Peak.Active), size(s.AtPeakActive.Pending), size(s.Peak.Reserved), s.Segments))
+	size := manifest.HumanBytes
+	k.Log.Info(fmt.Sprintf("memory under %s, rank %d, at most: requested %s  allocated %s  active %s (%s of it pending then)  reserved %s in %s",
+		k.StreamPolicy, k.TraceRank, size(s.Peak.Requested), size(s.Peak.Allocated), size(s.Peak.Active), size(s.AtPeakActive.Pending), size(s.Peak.Reserved), manifest.Counted(s.Segments, "segment")))
 	k.Log.Debug(fmt.Sprintf("memory in bytes, at most: %+v", s.Peak))
 }
 

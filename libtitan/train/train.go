@@ -231,7 +231,7 @@ func (r *run) fits() error {
 		need += int64(prog.ArenaBytes + prog.ConstBytes)
 	}
 	if have := procField("/proc/meminfo", "MemAvailable:"); have > 0 && need > have {
-		return exit.Input.Errorf("memory: %d ranks need %s, this machine has %s left: plan a smaller model, sequence or batch, or checkpoint activations", ranks, manifest.FormatBytes(need), manifest.FormatBytes(have))
+		return exit.Input.Errorf("memory: for %s this machine needs %s and has %s left: plan a smaller model, sequence or batch, or checkpoint activations", manifest.Counted(ranks, "rank"), manifest.HumanBytes(need), manifest.HumanBytes(have))
 	}
 	return nil
 }

@@ -37,8 +37,9 @@ func convertVerb() app.Verb {
 			if err := convertTarget(&o, &by, compress, model); err != nil {
 				return err
 			}
-			defer moving(e, "convert", &o.MoveOptions)()
-			return checkpoint.Convert(ctx, e.Args[0], e.Args[1], o)
+			return moving(e, "convert", &o.MoveOptions, func() error {
+				return checkpoint.Convert(ctx, e.Args[0], e.Args[1], o)
+			})
 		},
 	}
 }

@@ -36,8 +36,9 @@ func extractVerb() app.Verb {
 					return err
 				}
 			}
-			defer moving(e, "extract", &o)()
-			return checkpoint.Extract(ctx, e.Args[0], e.Args[1], part, o)
+			return moving(e, "extract", &o, func() error {
+				return checkpoint.Extract(ctx, e.Args[0], e.Args[1], part, o)
+			})
 		},
 	}
 }

@@ -1,7 +1,12 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/urfave/cli/v2"
 
@@ -23,15 +28,45 @@ func moveFlags(o *checkpoint.MoveOptions) []cli.Flag {
 	}
 }
 
-// moving lets a verb tell what it does; call the function that it returns at the end.
-func moving(e *app.Env, name string, o *checkpoint.MoveOptions) (end func()) {
+// moving runs a verb's move to OUT and tells how far it is and what it wrote.
+func moving(e *app.Env, name string, o *checkpoint.MoveOptions, move func() error) error {
 	var bar *app.Bar
 	o.Note = func(s string) { e.Log.Info(s) }
 	o.Begin = func(total int64) func(int64) {
 		bar = e.Bytes(name, total)
 		return bar.Add
 	}
-	return func() { bar.Close() }
+	err := move()
+	bar.Close()
+	if err != nil {
+		return err
+	}
+	out := e.Args[1]
+	src, err := checkpoint.OpenSource(out)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	e.Log.Info(fmt.Sprintf("%s: %s in %s, %s of tensors", out, manifest.Counted(len(src.Items()), "item"),
+		manifest.Counted(checkpoint.NumFiles(src), "file"), manifest.HumanBytes(checkpoint.TensorBytes(src))))
+	return explainFiles(e.Explain, out)
+}
+
+// explainFiles prints the files of a checkpoint, hidden ones too.
+func explainFiles(w io.Writer, path string) error {
+	t := app.Table(w)
+	fmt.Fprintln(t, "FILE\tSIZE\tBYTES")
+	err := filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			fmt.Fprintf(t, "%s\t%s\t%s\n", file, manifest.HumanBytes(info.Size()), app.Grouped(info.Size()))
+		}
+		return err
+	})
+	return cmp.Or(err, t.Flush())
 }
 
 // layoutFlags say how a DCP folder is cut.

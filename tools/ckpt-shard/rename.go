@@ -23,24 +23,27 @@ func renameVerb() app.Verb {
 			if (mapPath == "") == (to == "") {
 				return exit.Usage.Errorf("give --map or --to")
 			}
-			defer moving(e, "rename", &o)()
-			if to != "" {
-				spelling, err := checkpoint.ParseSpelling(to)
-				if err != nil {
-					return err
-				}
-				return checkpoint.Respell(ctx, e.Args[0], e.Args[1], spelling, o)
-			}
-			f, err := os.Open(mapPath)
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			names, err := checkpoint.ReadNames(f)
-			if err != nil {
-				return exit.Input.Errorf("%s: %w", mapPath, err)
-			}
-			return checkpoint.Rename(ctx, e.Args[0], e.Args[1], names, o)
+			return moving(e, "rename", &o, func() error { return rename(ctx, e, mapPath, to, o) })
 		},
 	}
+}
+
+func rename(ctx context.Context, e *app.Env, mapPath, to string, o checkpoint.MoveOptions) error {
+	if to != "" {
+		spelling, err := checkpoint.ParseSpelling(to)
+		if err != nil {
+			return err
+		}
+		return checkpoint.Respell(ctx, e.Args[0], e.Args[1], spelling, o)
+	}
+	f, err := os.Open(mapPath)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	names, err := checkpoint.ReadNames(f)
+	if err != nil {
+		return exit.Input.Errorf("%s: %w", mapPath, err)
+	}
+	return checkpoint.Rename(ctx, e.Args[0], e.Args[1], names, o)
 }

@@ -25,8 +25,9 @@ func reshardVerb() app.Verb {
 			if layout == nil {
 				return exit.Usage.Errorf("give --world-size, --manifest or --layout")
 			}
-			defer moving(e, "reshard", &o)()
-			return checkpoint.Reshard(ctx, e.Args[0], e.Args[1], layout, o)
+			return moving(e, "reshard", &o, func() error {
+				return checkpoint.Reshard(ctx, e.Args[0], e.Args[1], layout, o)
+			})
 		},
 	}
 }

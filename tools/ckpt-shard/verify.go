@@ -6,6 +6,7 @@ import (
 
 	"titan/libtitan/checkpoint"
 	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
 	"titan/tools/internal/app"
 )
 
@@ -40,8 +41,8 @@ func verify(ctx context.Context, e *app.Env, o checkpoint.VerifyOptions) error {
 		e.Log.Info(fmt.Sprintf("%s: held to %s", e.Args[0], v.Held))
 	}
 	if v.Faults > 0 {
-		return exit.No.Errorf("%s: %d faults", e.Args[0], v.Faults)
+		return exit.No.Errorf("%s: %s", e.Args[0], manifest.Counted(v.Faults, "fault"))
 	}
-	_, err = fmt.Fprintf(e.Out, "whole: %d items in %d files, %d bytes of tensors\n", v.Items, v.Files, v.Bytes)
+	_, err = fmt.Fprintf(e.Out, "whole: %s in %s, %d bytes of tensors\n", manifest.Counted(v.Items, "item"), manifest.Counted(v.Files, "file"), v.Bytes)
 	return err
 }

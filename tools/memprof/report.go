@@ -10,22 +10,12 @@ import (
 	"text/tabwriter"
 
 	"titan/libtitan/alloc"
+	"titan/libtitan/manifest"
 	"titan/libtitan/snapshot"
 	"titan/tools/internal/app"
 )
 
-// human is a size to read: at most one decimal, and the unit.
-func human(n int64) string {
-	size, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	i := 0
-	for ; size >= 1024 && i < len(units)-1; i++ {
-		size /= 1024
-	}
-	if i == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", size, units[i])
-}
+func human(n int64) string { return manifest.HumanBytes(n) }
 
 // counters are the names of alloc.Counts, in the order of every table.
 var counters = []struct {

@@ -41,7 +41,7 @@ func explainSearch(w io.Writer, f *estimate.Found, s *estimate.Space) {
 	for _, r := range f.Rejected {
 		fmt.Fprintf(w, "rejected: %s\n", r.Why)
 	}
-	fmt.Fprintf(w, "%s legal meshes of %d ranks on %s, %.1f GiB a GPU\n", app.Grouped(int64(f.Meshes)), s.World, s.Machine.Name, float64(f.Capacity)/gib)
+	fmt.Fprintf(w, "%s legal meshes of %s on %s, %.1f GiB a GPU\n", app.Grouped(int64(f.Meshes)), manifest.Counted(s.World, "rank"), s.Machine.Name, float64(f.Capacity)/gib)
 	t := app.Table(w)
 	defer t.Flush()
 	if f.Plans != nil {

@@ -52,6 +52,9 @@ func (h *machine) read(given func(string) bool) (m estimate.Machine, err error) 
 		m.GPUsPerNode = h.gpusPerNode
 	}
 	if given("memory") {
+		if h.memory < 1<<20 {
+			return m, exit.Usage.Errorf("--memory %d: so many bytes are no GPU's: give the unit too, as in 80GiB", h.memory)
+		}
 		m.MemoryBytes = h.memory
 	}
 	if given("software") {
@@ -91,7 +94,7 @@ func gpusVerb() app.Verb {
 			t := app.Table(e.Out)
 			fmt.Fprintln(t, "NAME\tMEMORY\tBF16 TFLOP/S\tFP8 TFLOP/S\tMEMORY GB/S\tNODE GB/S\tNETWORK GB/S\tGPUS A NODE\tWHAT")
 			for _, m := range all {
-				fmt.Fprintf(t, "%s\t%s\t%g\t%g\t%g\t%g\t%g\t%d\t%s\n", m.Name, manifest.FormatBytes(m.MemoryBytes), m.BF16TFLOPS, m.FP8TFLOPS, m.MemoryGBps, m.NodeGBps, m.NetworkGBps, m.GPUsPerNode, m.About)
+				fmt.Fprintf(t, "%s\t%s\t%g\t%g\t%g\t%g\t%g\t%d\t%s\n", m.Name, manifest.HumanBytes(m.MemoryBytes), m.BF16TFLOPS, m.FP8TFLOPS, m.MemoryGBps, m.NodeGBps, m.NetworkGBps, m.GPUsPerNode, m.About)
 			}
 			return t.Flush()
 		},

@@ -64,7 +64,7 @@ func explain(w io.Writer, m *manifest.Manifest) {
 	fmt.Fprintf(t, "model\t%s: dim %d, %d layers, %d heads, %d kv heads, ffn %d, vocab %d\n", m.Model.Flavor, c.Dim, c.NumLayers, c.NumHeads, c.NumKVHeads, c.FFNHidden, c.VocabSize)
 	fmt.Fprintf(t, "parameters\t%s\n", app.Grouped(m.Model.NumParams))
 	fmt.Fprintf(t, "flops a token\t%s at seq_len %d\n", app.Grouped(m.Model.FlopsPerToken), b.SeqLen)
-	fmt.Fprintf(t, "mesh\t%d ranks: pp %d, dp_replicate %d, dp_shard %d, cp %d, tp %d, ep %d\n", m.Mesh.WorldSize, d.PP, d.DPReplicate, d.DPShard, d.CP, d.TP, d.EP)
+	fmt.Fprintf(t, "mesh\t%s: pp %d, dp_replicate %d, dp_shard %d, cp %d, tp %d, ep %d\n", manifest.Counted(m.Mesh.WorldSize, "rank"), d.PP, d.DPReplicate, d.DPShard, d.CP, d.TP, d.EP)
 	fmt.Fprintf(t, "batch\t%d rows = %d local x %d data-parallel ranks x %d accumulated; %s tokens a step\n",
 		b.GlobalBatchSize, b.LocalBatchSize, d.DPReplicate*d.DPShard, b.GradAccumSteps, app.Grouped(int64(b.GlobalBatchSize)*int64(b.SeqLen)))
 	if p := m.Pipeline; p != nil {

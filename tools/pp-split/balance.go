@@ -54,13 +54,21 @@ func reportBalance(w io.Writer, m *manifest.Manifest) error {
 	for _, s := range m.Pipeline.Stages {
 		stages = append(stages, s.FQNs)
 	}
-	for _, by := range []struct{ balance, words string }{{"cost", "slowest stage: %s FLOPs a token, max/mean %.3f\n"}, {"memory", "fullest stage: %s bytes, max/mean %.3f\n"}} {
+	for _, by := range []struct {
+		balance, words string
+		human          func(int64) string
+	}{
+		{"cost", "slowest stage: %s FLOPs a token, max/mean %.3f\n", app.Grouped},
+		{"memory", "fullest stage: %s, max/mean %.3f\n", func(n int64) string {
+			return fmt.Sprintf("%s bytes (%s)", app.Grouped(n), manifest.HumanBytes(n))
+		}},
+	} {
 		weights, err := weigh(m, by.balance, len(stages))
 		if err != nil {
 			return err
 		}
 		of := pipeline.StageWeights(stages, weights)
-		fmt.Fprintf(w, by.words, app.Grouped(slices.Max(of)), pipeline.Uneven(of))
+		fmt.Fprintf(w, by.words, by.human(slices.Max(of)), pipeline.Uneven(of))
 	}
 	return nil
 }

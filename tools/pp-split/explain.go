@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"titan/libtitan/manifest"
 	"titan/libtitan/pipeline"
 	"titan/tools/internal/app"
 )
@@ -29,8 +30,13 @@ func explain(w io.Writer, s *pipeline.Schedule, t *pipeline.Timeline) {
 		fmt.Fprintf(ranks, "%d\t%d\t%.1f%%\n", rank, len(s.Ranks[rank]), 100*idle)
 	}
 	ranks.Flush()
-	fmt.Fprintf(w, "%s over %d ranks, %d stages, %d microbatches: %d ticks, %.1f%% of them idle\n",
-		s.Name, len(s.Ranks), s.NumStages, s.NumMicrobatches, t.Makespan, 100*t.Bubble)
+	fmt.Fprintf(w, "%s over %s, %.1f%% of them idle\n", s.Name, extent(s, t), 100*t.Bubble)
+}
+
+// extent is how much s has of everything, and how long it takes.
+func extent(s *pipeline.Schedule, t *pipeline.Timeline) string {
+	return fmt.Sprintf("%s, %s, %s: %s", manifest.Counted(len(s.Ranks), "rank"), manifest.Counted(s.NumStages, "stage"),
+		manifest.Counted(s.NumMicrobatches, "microbatch"), manifest.Counted(t.Makespan, "tick"))
 }
 
 // draw gives each rank a row and each tick a column, in which an action stands where it starts.

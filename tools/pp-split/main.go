@@ -70,6 +70,6 @@ func report(e *app.Env, m *manifest.Manifest, line *pipeline.Timeline) error {
 		fmt.Fprintf(t, "%d\t%d\t%s ... %s (%d)\t%s\t%d\n", s.Stage, s.PPRank, s.FQNs[0], s.FQNs[len(s.FQNs)-1], len(s.FQNs), app.Grouped(s.NumParams), line.InFlight[i])
 	}
 	t.Flush()
-	fmt.Fprintf(e.Explain, "%s, %d microbatches: %d ticks, %.1f%% of them idle\n", p.Schedule, p.NumMicrobatches, line.Makespan, 100*line.Bubble)
+	fmt.Fprintf(e.Explain, "%s, %s: %s, %.1f%% of them idle\n", p.Schedule, manifest.Counted(p.NumMicrobatches, "microbatch"), manifest.Counted(line.Makespan, "tick"), 100*line.Bubble)
 	return reportBalance(e.Explain, m)
 }

@@ -62,7 +62,7 @@ func layOut(s *pipeline.Schedule, t *pipeline.Timeline, lasts func(pipeline.Acti
 	}
 	p := &picture{
 		width: leftColumn + fullWidth + 2*margin, height: topRow + len(s.Ranks)*(rowHeight+rowGap) + bottomRow,
-		title: fmt.Sprintf("%s: %d ranks, %d stages, %d microbatches: %d ticks, %.1f%% idle", s.Name, len(s.Ranks), s.NumStages, s.NumMicrobatches, t.Makespan, 100*t.Bubble),
+		title: fmt.Sprintf("%s: %s, %.1f%% idle", s.Name, extent(s, t), 100*t.Bubble),
 	}
 	at := func(tick int) int { return leftColumn + margin + tick*fullWidth/max(1, t.Makespan) }
 	for rank, actions := range s.Ranks {

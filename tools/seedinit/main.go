@@ -78,7 +78,10 @@ func (o *options) run(ctx context.Context, e *app.Env) error {
 	dir := o.out
 	if o.verify != "" {
 		dir = o.verify
-		err = o.check(ctx, e, m, dir)
+		var whole string
+		if whole, err = o.check(ctx, e, m, dir); err == nil {
+			e.Log.Info(dir + ": whole: " + whole)
+		}
 	} else {
 		err = o.make(ctx, e, m)
 	}
@@ -110,7 +113,7 @@ func (o *options) state(m *manifest.Manifest, files int) (s checkpoint.State, si
 func (o *options) make(ctx context.Context, e *app.Env, m *manifest.Manifest) error {
 	_, err := os.Stat(filepath.Join(o.out, ".metadata"))
 	if err == nil && !o.write.Replace {
-		err := o.check(ctx, e, m, o.out)
+		_, err := o.check(ctx, e, m, o.out)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -134,15 +137,15 @@ func (o *options) make(ctx context.Context, e *app.Env, m *manifest.Manifest) er
 		return err
 	}
 	fmt.Fprintf(e.Explain, "%s: %d tensors, %s of %s, seed %d, rng %s\n",
-		o.out, len(s.Tensors), manifest.FormatBytes(size), o.dtype, o.seed, o.rng)
+		o.out, len(s.Tensors), manifest.HumanBytes(size), o.dtype, o.seed, o.rng)
 	return nil
 }
 
-// check compares dir with the weights asked for.
-func (o *options) check(ctx context.Context, e *app.Env, m *manifest.Manifest, dir string) error {
+// check compares dir with the weights asked for, and says what of them it has when it has all.
+func (o *options) check(ctx context.Context, e *app.Env, m *manifest.Manifest, dir string) (whole string, err error) {
 	s, size, err := o.state(m, 1)
 	if err != nil {
-		return err
+		return "", err
 	}
 	jobs := o.write.Jobs
 	if jobs == 0 {
@@ -150,5 +153,6 @@ func (o *options) check(ctx context.Context, e *app.Env, m *manifest.Manifest, d
 	}
 	bar := e.Bytes("verify", size)
 	defer bar.Close()
-	return train.VerifySeed(ctx, dir, s, jobs, bar.Add)
+	files, err := train.VerifySeed(ctx, dir, s, jobs, bar.Add)
+	return fmt.Sprintf("%s in %s", manifest.Counted(len(s.Tensors), "tensor"), manifest.Counted(files, "file")), err
 }

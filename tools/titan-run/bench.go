@@ -16,6 +16,7 @@ import (
 	"titan/libtitan/device/cuda"
 	"titan/libtitan/estimate"
 	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
 	"titan/libtitan/measure"
 	"titan/tools/internal/app"
 )
@@ -114,6 +115,6 @@ func tellMeasured(w io.Writer, m *estimate.Machine) {
 		fmt.Fprintf(t, "%s\t%s\t\t%.4g GB/s\n", r.Name, r.Type, r.GBps)
 	}
 	for _, r := range d.Collectives {
-		fmt.Fprintf(t, "%s\t%d ranks\t%d KiB\t%.4g us, %.4g GB/s\n", r.Name, r.Ranks, r.Bytes>>10, 1e6*r.Seconds, float64(r.Bytes)/r.Seconds/1e9)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.4g us, %.4g GB/s\n", r.Name, manifest.Counted(r.Ranks, "rank"), manifest.HumanBytes(int64(r.Bytes)), 1e6*r.Seconds, float64(r.Bytes)/r.Seconds/1e9)
 	}
 }

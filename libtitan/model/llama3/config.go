@@ -57,7 +57,7 @@ func Find(name string) (Preset, error) {
 		names = append(names, p.Name)
 	}
 	if near := manifest.Nearest(name, names); near != "" {
-		return Preset{}, exit.Input.Errorf("unknown model %q: did you mean %s?", name, near)
+		return Preset{}, exit.Input.Errorf("unknown model %q: did you mean %s? (meshplan models lists all)", name, near)
 	}
 	return Preset{}, exit.Input.Errorf("unknown model %q: not among %s, llama3 (with every dimension given), and no config.json", name, strings.Join(names, ", "))
 }

@@ -71,7 +71,7 @@ func TestFind(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "debugmodel", p.Name)
 	_, err = Find("lama3-8b")
-	require.EqualError(t, err, `unknown model "lama3-8b": did you mean llama3-8b?`)
+	require.EqualError(t, err, `unknown model "lama3-8b": did you mean llama3-8b? (meshplan models lists all)`)
 	_, err = Find("gpt2")
 	require.ErrorContains(t, err, `unknown model "gpt2": not among tiny, tiny-259, debugmodel, llama3-1b`)
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"titan/libtitan/manifest"
 )
 
 // Bar is a progress bar on stderr's last line; log lines go above it. A nil *Bar draws nothing, so that callers
@@ -30,7 +32,7 @@ const (
 
 // Bytes draws a bar over total bytes, with bytes a second. It is nil where none is to be drawn: stderr is no
 // terminal, --quiet, --no-progress or NO_COLOR. One bar at a time; end it with Close.
-func (e *Env) Bytes(name string, total int64) *Bar { return e.bar(name, total, binary) }
+func (e *Env) Bytes(name string, total int64) *Bar { return e.bar(name, total, manifest.HumanBytes) }
 
 // Steps draws a bar over total steps.
 func (e *Env) Steps(name string, total int64) *Bar { return e.bar(name, total, Grouped) }
@@ -90,13 +92,4 @@ func (b *Bar) line(now time.Time) string {
 	cells := max(0, width-len(b.name)-len(text)-4)
 	full := int(share * float64(cells))
 	return b.name + " [" + strings.Repeat("=", full) + strings.Repeat(" ", cells-full) + "]" + text
-}
-
-// binary is n bytes with one digit after the point of the largest unit below it.
-func binary(n int64) string {
-	x, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	for x >= 1024 && len(units) > 1 {
-		x, units = x/1024, units[1:]
-	}
-	return fmt.Sprintf("%.1f %s", x, units[0])
 }
