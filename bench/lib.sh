@@ -209,7 +209,7 @@ predict() {
   [ -s "$at.json" ] || return 0
   local machine=(--gpu "${GPU_NAME:-h200}")
   [ -z "${HARDWARE:-}" ] || machine=(--hardware "$HARDWARE")
-  meshplan estimate -i "$at.json" --log-level error "${machine[@]}" 2> /dev/null > "$at.estimate" || return 0
+  meshplan estimate -i "$at.json" --log-level error --software titan "${machine[@]}" 2> /dev/null > "$at.estimate" || return 0
   { echo "tps=$(field tokens_per_second_per_gpu "$at.estimate")"; echo "gib=$(field peak_bytes "$at.estimate" | sort -g | tail -1 | awk '{ printf "%.1f", $1 / 2^30 }')"; } > "$at.meshplan"
 }
 

@@ -253,7 +253,7 @@ func (r *run) fitsGPU() error {
 	if err := r.fitsCopies(me, procField("/proc/meminfo", "MemAvailable:")); err != nil {
 		return err
 	}
-	need := int64(prog.ArenaBytes + prog.WindowBytes + prog.ConstBytes + prog.CopyBytes()) // gradients included
+	need := int64(prog.PlannedBytes()) // gradients included
 	for _, h := range r.job.Held(me) {
 		need += 12 * h.NumElements()
 	}

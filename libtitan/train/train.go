@@ -194,16 +194,15 @@ func (r *run) apart() bool { return r.Comm == "mpi" || r.Comm == "nccl" }
 // value, and gradients share the arena with activations.
 func (r *run) program(rank int) (*plan.Program, error) {
 	prog, err := r.job.Program(rank)
-	if err == nil && r.gpu != nil {
-		prog.KeepCopies()
-		prog.SumInProducts()
-		prog.Overlap()
-		if _, cached := r.policy(); !cached {
-			prog.PlaceWindows()
-		}
-		prog.PlaceGrads()
+	if err != nil || r.gpu == nil {
+		return prog, err
 	}
-	return prog, err
+	if _, cached := r.policy(); cached {
+		prog.ForCache()
+	} else {
+		prog.ForGPU()
+	}
+	return prog, nil
 }
 
 // fits refuses a job whose ranks, all in this process, need more memory than the machine has left.

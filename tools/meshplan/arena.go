@@ -9,7 +9,7 @@ import (
 
 // arenas is the memory of each pipeline rank as titan-run lays it out: its first rank's whole step is planned, and
 // activations, logits and buffers have places in one arena. Nothing is fragmented. On GPUs gradients share the arena, and
-// FSDP's moves beside the work hold a unit more.
+// what FSDP gathers lies in windows, which count as buffers, as do bfloat16 copies of parameters.
 func arenas(m *manifest.Manifest, gpu bool) ([]estimate.Memory, error) {
 	job, err := parallel.New(m)
 	if err != nil {
@@ -22,15 +22,14 @@ func arenas(m *manifest.Manifest, gpu bool) ([]estimate.Memory, error) {
 			return nil, err
 		}
 		if gpu {
-			program.Overlap()
-			program.PlaceGrads()
+			program.ForGPU()
 		}
 		use := plan.Measure(program)
 		r := &ranks[pp]
 		r.PPRank = pp
 		r.Params, r.Grads = int64(use.Fixed[plan.Param]), int64(use.Fixed[plan.Grad])
 		r.Optimizer = 2 * r.Params
-		r.Activations, r.Buffers = int64(program.ArenaBytes), int64(program.ConstBytes)
+		r.Activations, r.Buffers = int64(program.ArenaBytes), int64(program.PlannedBytes()-program.ArenaBytes)
 		r.PeakBytes = r.Params + r.Grads + r.Optimizer + r.Activations + r.Buffers
 		r.AllocatedBytes = r.PeakBytes
 		if !program.GradsInArena {

@@ -1,0 +1,26 @@
+package plan
+
+// ForGPU arranges p as a GPU runs it: copies of parameters are kept from step to step, sums are made by the products before
+// them, FSDP's moves run beside the work, its gathers in windows, and gradients share the arena.
+func (p *Program) ForGPU() {
+	p.besides()
+	p.PlaceWindows()
+	p.PlaceGrads()
+}
+
+// ForCache arranges p as a GPU runs it whose values lie in a caching allocator.
+func (p *Program) ForCache() {
+	p.besides()
+	p.PlaceGrads()
+}
+
+func (p *Program) besides() {
+	p.KeepCopies()
+	p.SumInProducts()
+	p.Overlap()
+}
+
+// PlannedBytes is all the memory that p's step takes beside parameters, their moments and gradients of their own.
+func (p *Program) PlannedBytes() int {
+	return p.ArenaBytes + p.WindowBytes + p.ConstBytes + p.CopyBytes()
+}
