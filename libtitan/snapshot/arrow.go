@@ -21,7 +21,7 @@ import (
 func readArrow(data []byte) (s *Snapshot, err error) {
 	defer func() { // the Arrow module answers some broken files with a panic
 		if r := recover(); r != nil {
-			s, err = nil, fmt.Errorf("the trace is broken: %s", firstLine(fmt.Sprint(r)))
+			s, err = nil, broken(r)
 		}
 	}()
 	first, err := schemaMessage()
@@ -43,7 +43,7 @@ func readArrow(data []byte) (s *Snapshot, err error) {
 		}
 	}
 	if err := r.Err(); err != nil {
-		return nil, errors.New(firstLine(err.Error()))
+		return nil, broken(err)
 	}
 	if a.settings.Version != traceVersion {
 		return nil, fmt.Errorf("a trace of version %d: this program reads %d", a.settings.Version, traceVersion)
@@ -65,6 +65,15 @@ func schemaMessage() ([]byte, error) {
 	var b bytes.Buffer
 	err := ipc.NewWriter(&b, ipc.WithSchema(schema), ipc.WithZstd()).Close()
 	return b.Bytes()[:max(0, b.Len()-8)], err // less the end mark
+}
+
+// broken says in a line what the Arrow module met. It meets lengths that do not fit their file as slices out of bounds.
+func broken(met any) error {
+	text := firstLine(fmt.Sprint(met))
+	if strings.Contains(text, "runtime error") {
+		text = "its lengths and offsets do not fit together"
+	}
+	return fmt.Errorf("the trace is broken: %s", text)
 }
 
 func firstLine(text string) string {

@@ -9,6 +9,7 @@ import (
 
 	"titan/libtitan/alloc"
 	"titan/libtitan/dtype"
+	"titan/libtitan/exit"
 	"titan/libtitan/graph"
 	"titan/libtitan/plan"
 )
@@ -96,6 +97,28 @@ func TestTraceOfADeadProcess(t *testing.T) {
 	require.Len(t, s.Devices[0].Trace, 2)
 	_, err = Parse(data[:len(data)-30])
 	require.ErrorContains(t, err, "truncated")
+}
+
+// A trace with changed bytes is refused in the reader's words, or read as what it then says.
+func TestBrokenTrace(t *testing.T) {
+	good, _ := recordTrace(t, alloc.Config{}, func(a *alloc.Allocator, d *alloc.Virtual) {
+		for range 40 {
+			_, err := a.Malloc(alloc.Request{Bytes: 700, Owner: "layers.0"})
+			require.NoError(t, err)
+		}
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		data := bytes.Clone(good)
+		for range rapid.IntRange(1, 3).Draw(t, "changes") {
+			at := rapid.IntRange(0, len(data)-4).Draw(t, "at")
+			copy(data[at:], rapid.SliceOfN(rapid.Byte(), 1, 4).Draw(t, "bytes"))
+		}
+		if _, err := Parse(data); err != nil {
+			require.Equal(t, int(exit.Input), exit.Code(err))
+			require.NotContains(t, err.Error(), "\n")
+			require.NotContains(t, err.Error(), "runtime error")
+		}
+	})
 }
 
 // A planner puts values anywhere in its arena, also in the middle of free room; the analysis takes its word for it.
