@@ -34,6 +34,9 @@ func convertVerb() app.Verb {
 			if o.DType, err = checkpoint.ParseCast(dtype); err != nil {
 				return err
 			}
+			if err := by.load(e); err != nil {
+				return err
+			}
 			if err := convertTarget(&o, &by, compress, model); err != nil {
 				return err
 			}
@@ -59,12 +62,8 @@ func convertTarget(o *checkpoint.ConvertOptions, by *layoutFlags, compress, mode
 		if o.Model, err = readModel(model); err != nil {
 			return err
 		}
-	} else if by.manifest != "" {
-		m, err := readManifest(by.manifest)
-		if err != nil {
-			return err
-		}
-		o.Model = &m.Model.Config
+	} else if by.read != nil {
+		o.Model = &by.read.Model.Config
 	}
 	if o.To == checkpoint.DCP {
 		o.Layout, err = by.get()

@@ -32,7 +32,7 @@ func extractVerb() app.Verb {
 			part.ModelOnly = only != ""
 			if stage != "" {
 				var err error
-				if part.Modules, err = stageModules(manifestPath, stage); err != nil {
+				if part.Modules, err = stageModules(e, manifestPath, stage); err != nil {
 					return err
 				}
 			}
@@ -44,11 +44,11 @@ func extractVerb() app.Verb {
 }
 
 // stageModules lists the modules of a manifest's stage.
-func stageModules(path, stage string) ([]string, error) {
+func stageModules(e *app.Env, path, stage string) ([]string, error) {
 	if path == "" {
 		return nil, exit.Usage.Errorf("--stage needs the --manifest that has the stages")
 	}
-	m, err := readManifest(path)
+	m, err := readManifest(e, path)
 	if err != nil {
 		return nil, err
 	}

@@ -73,6 +73,7 @@ func explainFiles(w io.Writer, path string) error {
 type layoutFlags struct {
 	world            int
 	manifest, layout string
+	read             *manifest.Manifest
 }
 
 func (f *layoutFlags) flags() []cli.Flag {
@@ -83,7 +84,7 @@ func (f *layoutFlags) flags() []cli.Flag {
 	}
 }
 
-// layout is what the flags say; nil: nothing.
+// layout is what the flags say, once loaded; nil: nothing.
 func (f *layoutFlags) get() (*checkpoint.Layout, error) {
 	switch {
 	case f.world != 0 && f.manifest+f.layout != "":
@@ -99,16 +100,20 @@ func (f *layoutFlags) get() (*checkpoint.Layout, error) {
 		}
 		return one.With(f.layout)
 	}
-	m, err := readManifest(f.manifest)
-	if err != nil {
-		return nil, err
+	return checkpoint.ManifestLayout(f.read, f.layout)
+}
+
+// load reads the manifest, if one is named.
+func (f *layoutFlags) load(e *app.Env) (err error) {
+	if f.manifest != "" {
+		f.read, err = readManifest(e, f.manifest)
 	}
-	return checkpoint.ManifestLayout(m, f.layout)
+	return err
 }
 
 // readManifest reads and checks a manifest.
-func readManifest(path string) (*manifest.Manifest, error) {
-	f, err := os.Open(path)
+func readManifest(e *app.Env, path string) (*manifest.Manifest, error) {
+	f, err := e.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
 
 	"titan/libtitan/checkpoint"
 	"titan/libtitan/exit"
@@ -36,7 +35,7 @@ func rename(ctx context.Context, e *app.Env, mapPath, to string, o checkpoint.Mo
 		}
 		return checkpoint.Respell(ctx, e.Args[0], e.Args[1], spelling, o)
 	}
-	f, err := os.Open(mapPath)
+	f, err := e.Open(mapPath)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,9 @@ func reshardVerb() app.Verb {
 		Flags: append(append(by.flags(), moveFlags(&o)...),
 			app.Switch(&o.Compress, "make the items zstd frames", "compress")),
 		Run: func(ctx context.Context, e *app.Env) error {
+			if err := by.load(e); err != nil {
+				return err
+			}
 			layout, err := by.get()
 			if err != nil {
 				return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"titan/libtitan/exit"
 	"titan/libtitan/snapshot"
 	"titan/tools/internal/app"
 )
@@ -85,15 +86,28 @@ func snapshotVerb() app.Verb {
 		Usage:   "say where the memory of a run went: PyTorch's CUDA memory snapshot, pickle or JSON",
 		Example: "memprof snapshot snapshot.pickle --html memory.html",
 		Flags: append(f.flags(),
-			app.Text(&f.html, "write a page with an interactive timeline to `FILE`", "html"),
-			app.Text(&f.svg, "draw the timeline to `FILE`", "svg"),
-			app.Text(&f.png, "draw the timeline to `FILE`", "png"),
+			app.Text(&f.html, "write a page with an interactive timeline to `FILE`, or for - to stdout in place of the report", "html"),
+			app.Text(&f.svg, "draw the timeline to `FILE`, or -", "svg"),
+			app.Text(&f.png, "draw the timeline to `FILE`, or -", "png"),
 			app.Count(&f.top, "list N `holders`", "top")),
 		Run: func(_ context.Context, e *app.Env) error { return f.run(e) },
 	}
 }
 
+// onStdout is how many pictures go to stdout.
+func (f *snapshotFlags) onStdout() (n int) {
+	for _, path := range []string{f.html, f.svg, f.png} {
+		if path == "-" {
+			n++
+		}
+	}
+	return n
+}
+
 func (f *snapshotFlags) run(e *app.Env) error {
+	if n := f.onStdout(); n > 1 || n == 1 && f.json {
+		return exit.Usage.Errorf("stdout takes one of --html, --svg, --png and --json: name a file for the others")
+	}
 	s, d, err := f.load(e)
 	if err != nil {
 		return err
@@ -110,11 +124,14 @@ func (f *snapshotFlags) run(e *app.Env) error {
 		if out.path == "" {
 			continue
 		}
-		if err := app.WriteFile(out.path, out.write); err != nil {
+		if err := e.WriteFile(out.path, out.write); err != nil {
 			return err
 		}
 	}
-	if f.json {
+	switch {
+	case f.onStdout() > 0:
+		return nil
+	case f.json:
 		return writeJSON(e.Out, r)
 	}
 	return writeReport(e.Out, r, f.top)

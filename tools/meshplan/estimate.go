@@ -25,6 +25,7 @@ func estimateVerb() app.Verb {
 		Flags: append(h.flags(), app.Switch(&asyncTP, "with tensor-parallel collectives in pieces beside the products", "async-tp"),
 			app.Choice(&memory, []string{"pytorch", "titan"}, "whose memory: what PyTorch's allocator reserves, or the arena that titan-run lays out, a traced plan (default: the software's)", "memory-of")),
 		Run: func(_ context.Context, e *app.Env) error {
+			h.open = e.Open
 			on, err := h.read(e.Given)
 			if err != nil {
 				return err

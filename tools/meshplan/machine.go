@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
+	"io"
 
 	"github.com/urfave/cli/v2"
 
@@ -20,7 +20,11 @@ type machine struct {
 	software      string
 	memory        int64
 	gpusPerNode   int
+	open          opener
 }
+
+// opener opens the file that a flag names.
+type opener func(path string) (io.ReadCloser, error)
 
 func (h *machine) flags() []cli.Flag {
 	return []cli.Flag{
@@ -38,7 +42,7 @@ func (h *machine) read(given func(string) bool) (m estimate.Machine, err error) 
 	case given("gpu") && given("hardware"):
 		return m, exit.Usage.Errorf("--gpu and --hardware exclude each other")
 	case h.hardware != "":
-		m, err = readHardware(h.hardware)
+		m, err = readHardware(h.open, h.hardware)
 	default:
 		m, err = estimate.FindMachine(h.gpu)
 	}
@@ -63,8 +67,8 @@ func (h *machine) read(given func(string) bool) (m estimate.Machine, err error) 
 	return m, nil
 }
 
-func readHardware(path string) (m estimate.Machine, err error) {
-	f, err := os.Open(path)
+func readHardware(open opener, path string) (m estimate.Machine, err error) {
+	f, err := open(path)
 	if err != nil {
 		return m, err
 	}

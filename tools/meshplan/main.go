@@ -36,7 +36,7 @@ func tool() app.Tool {
 
 // start writes the manifest of o, or of the best that it leaves open.
 func start(ctx context.Context, e *app.Env, o *options) error {
-	o.given = e.Given
+	o.given, o.machine.open = e.Given, e.Open
 	for _, flag := range []string{"gpu", "hardware", "memory", "gpus-per-node", "top", "format"} {
 		if e.Given(flag) {
 			return search(ctx, e, o)

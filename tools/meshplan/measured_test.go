@@ -11,6 +11,7 @@ import (
 	"titan/libtitan/estimate"
 	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
+	"titan/tools/internal/app"
 )
 
 // outside is what a GPU holds beside what is laid out: the context, the libraries' workspaces and, between GPUs, NCCL's
@@ -54,7 +55,7 @@ func TestTitanMeasured(t *testing.T) {
 	on, err := estimate.FindMachine("h200")
 	require.NoError(t, err)
 	on.Software.Runtime = "titan"
-	benched, err := readHardware("testdata/h200_measured.json") // docs/measurements/h200_bench.log
+	benched, err := readHardware((&app.Env{}).Open, "testdata/h200_measured.json") // docs/measurements/h200_bench.log
 	require.NoError(t, err)
 	for _, line := range lines[1:] {
 		r := map[string]string{}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"strings"
 
 	"titan/libtitan/exit"
@@ -63,7 +62,7 @@ func (o *options) order(m *manifest.Manifest) (*manifest.Pipeline, error) {
 	if o.given("schedule") {
 		return nil, exit.Usage.Errorf("--schedule and --schedule-csv exclude each other")
 	}
-	s, err := readCSV(o.csvFile)
+	s, err := readCSV(o.open, o.csvFile)
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +76,8 @@ func (o *options) order(m *manifest.Manifest) (*manifest.Pipeline, error) {
 	return p, nil
 }
 
-func readCSV(path string) (*pipeline.Schedule, error) {
-	f, err := os.Open(path)
+func readCSV(open opener, path string) (*pipeline.Schedule, error) {
+	f, err := open(path)
 	if err != nil {
 		return nil, exit.Input.Wrap(err)
 	}

@@ -35,10 +35,10 @@ func tool() app.Tool {
 
 // split writes the manifest with its stages, or the stages alone.
 func split(e *app.Env, o *options) error {
+	o.given, o.open = e.Given, e.Open
 	if o.layers != 0 || o.stages != 0 {
 		return standalone(e, o)
 	}
-	o.given = e.Given
 	m, err := e.ReadManifest(o.fill)
 	if err != nil {
 		return err

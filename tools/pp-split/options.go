@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/urfave/cli/v2"
 
@@ -27,6 +26,7 @@ type options struct {
 	layers, stages int // without a manifest
 
 	given    func(flag string) bool
+	open     opener
 	timeline *pipeline.Timeline // of the schedule, by fill
 }
 
@@ -54,7 +54,7 @@ func (o *options) flags() []cli.Flag {
 // cut makes the stages: those of the file, or by the rule, numStages of them unless --layers-per-stage says how many.
 func (o *options) cut(layers, numStages, pp int) ([][]string, error) {
 	if o.fqnsFile != "" {
-		stages, err := readFQNs(o.fqnsFile)
+		stages, err := readFQNs(o.open, o.fqnsFile)
 		if err == nil {
 			err = pipeline.CheckStages(stages, layers)
 		}
@@ -74,10 +74,13 @@ func (o *options) cut(layers, numStages, pp int) ([][]string, error) {
 	return stages, exit.Input.Wrap(err)
 }
 
+// opener opens the file that a flag names.
+type opener func(path string) (io.ReadCloser, error)
+
 const maxFQNsBytes = 4 << 20
 
-func readFQNs(path string) ([][]string, error) {
-	f, err := os.Open(path)
+func readFQNs(open opener, path string) ([][]string, error) {
+	f, err := open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func (from source) schedule(e *app.Env) (*pipeline.Schedule, error) {
 				return nil, exit.Usage.Errorf("--%s and --csv exclude each other: the file says it", flag)
 			}
 		}
-		return readCSV(from.csvFile)
+		return readCSV(e.Open, from.csvFile)
 	}
 	s, err := from.build(e)
 	if err != nil {

@@ -44,10 +44,7 @@ func benchVerb() app.Verb {
 				return err
 			}
 			tellMeasured(e.Explain, m)
-			if path == "-" {
-				return writeMachine(e.Out, m)
-			}
-			return app.WriteFile(path, func(w io.Writer) error { return writeMachine(w, m) })
+			return e.WriteFile(path, func(w io.Writer) error { return writeMachine(w, m) })
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -129,6 +130,22 @@ func (e *Env) finish(m *manifest.Manifest, edits []func(*manifest.Manifest) erro
 	return manifest.Validate(m)
 }
 
+// Open opens the file that a flag or argument names, - for stdin.
+func (e *Env) Open(path string) (io.ReadCloser, error) {
+	if path == "-" {
+		return io.NopCloser(e.In), nil
+	}
+	return os.Open(path)
+}
+
+// WriteFile sends what write writes to the file that a flag names, whole or not at all, or for - to stdout.
+func (e *Env) WriteFile(path string, write func(io.Writer) error) error {
+	if path == "-" {
+		return write(e.Out)
+	}
+	return WriteFile(path, write)
+}
+
 // OutFile is the file that -o names, "" for stdout.
 func (e *Env) OutFile() string { return strings.TrimPrefix(e.common.out, "-") }
 
@@ -151,10 +168,7 @@ func (e *Env) WriteManifest(m *manifest.Manifest) error {
 
 // WriteOut sends what write writes to the file that -o names, whole or not at all, or to stdout.
 func (e *Env) WriteOut(write func(io.Writer) error) error {
-	if e.common.out == "" || e.common.out == "-" {
-		return write(e.Out)
-	}
-	return WriteFile(e.common.out, write)
+	return e.WriteFile(cmp.Or(e.common.out, "-"), write)
 }
 
 // Silence drops all output but errors: of a process that is not the one to speak for its job.
