@@ -17,7 +17,7 @@ mkdir -p "$work/rows"
 build() {
   go build -trimpath -ldflags='-s -w' -o "$1/" ./tools/...
   git rev-parse --short HEAD > "$1/commit" 2> /dev/null || true
-  for p in device/cuda comm/nccl exec train; do
+  for p in device/cuda comm/nccl exec measure train; do
     CGO_ENABLED=0 go test -c -trimpath -ldflags='-s -w' -o "$1/${p##*/}.test" "./libtitan/$p"
   done
 }
@@ -230,7 +230,7 @@ check() {
 # kernels: the tests of the packages that launch something; each in its folder, where its testdata lies.
 kernels() {
   local p rc=0
-  for p in device/cuda comm/nccl exec; do
+  for p in device/cuda comm/nccl exec measure; do
     echo "$p"
     (cd "libtitan/$p" && "$bin/${p##*/}.test" -test.v -test.timeout 300s) || rc=1
   done

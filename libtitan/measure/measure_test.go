@@ -65,7 +65,7 @@ func (s smallGPU) sizes() sizes {
 func TestGPU(t *testing.T) {
 	d, err := cuda.Open(0)
 	if err != nil {
-		t.Skipf("SKIPPED: needs a GPU, go test ./libtitan/measure runs it where there is one: %v", err)
+		t.Skipf("SKIPPED: needs a GPU, make gpu runs it: %v", err)
 	}
 	leave, err := d.Enter()
 	require.NoError(t, err)

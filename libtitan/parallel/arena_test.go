@@ -21,9 +21,7 @@ func TestNothingIsWrittenOver(t *testing.T) {
 	for name, program := range programs {
 		t.Run(name, func(t *testing.T) {
 			p := program()
-			p.KeepCopies()
-			p.SumInProducts()
-			p.Overlap()
+			p.Rearrange()
 			notWrittenOver(t, p)
 			p.PlaceWindows()
 			notWrittenOver(t, p)

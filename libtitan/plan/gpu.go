@@ -3,18 +3,19 @@ package plan
 // ForGPU arranges p as a GPU runs it: copies of parameters are kept from step to step, sums are made by the products before
 // them, FSDP's moves run beside the work, its gathers in windows, and gradients share the arena.
 func (p *Program) ForGPU() {
-	p.besides()
+	p.Rearrange()
 	p.PlaceWindows()
 	p.PlaceGrads()
 }
 
 // ForCache arranges p as a GPU runs it whose values lie in a caching allocator.
 func (p *Program) ForCache() {
-	p.besides()
+	p.Rearrange()
 	p.PlaceGrads()
 }
 
-func (p *Program) besides() {
+// Rearrange is what the two have in common: other steps at other times, and nothing placed.
+func (p *Program) Rearrange() {
 	p.KeepCopies()
 	p.SumInProducts()
 	p.Overlap()

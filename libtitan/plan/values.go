@@ -91,7 +91,7 @@ func (s *Step) beside() alloc.Stream {
 	return MoveStream
 }
 
-// Begin takes what step i touches first. It returns the steps before, moves, that ComputeStream has to wait for now;
+// Begin takes what step i touches first. It returns the earlier steps, moves all, that ComputeStream must wait for before it;
 // step i, wherever it runs, comes after what ComputeStream has done.
 func (v *Values) Begin(i int) (after []int, err error) {
 	st := &v.prog.Steps[i]

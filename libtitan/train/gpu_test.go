@@ -36,46 +36,25 @@ func TestReferenceOnGPU(t *testing.T) {
 	want := readReference(t)
 	weights, grads := readTensors(t, "tiny_llama.weights_bf16.safetensors"), readTensors(t, "tiny_llama.grads_step1_f32.safetensors")
 	var got []record
-	o := quiet()
-	o.Device = "cuda"
-	r, err := open(m, o, false)
-	require.NoError(t, err)
-	defer r.close()
-	r.train, err = r.openData(context.Background(), m.Data.Paths, nil, false)
-	require.NoError(t, err)
-	defer r.train.Close()
-	r.report, err = newReport(r)
-	require.NoError(t, err)
-	r.report.seen = func(s record) { got = append(got, s) }
-	require.NoError(t, r.start(context.Background(), func(ctx context.Context, c comm.Comm) error {
-		k, err := r.newRank(c, true)
-		if err != nil {
-			return err
-		}
-		g := k.machine.(*gpu)
+	onRank(t, m, func(ctx context.Context, k *rank, g *gpu) {
+		k.report.seen = func(s record) { got = append(got, s) }
 		for fqn, w := range weights {
-			if err := g.e.Upload(g.params[fqn], floatBytes(w)); err != nil {
-				return err
-			}
+			require.NoError(t, g.e.Upload(g.params[fqn], floatBytes(w)))
 		}
 		for k.pos.Step < 20 {
-			if _, err := k.step(ctx, ctx); err != nil {
-				return err
-			}
+			_, err := k.step(ctx, ctx)
+			require.NoError(t, err)
 			if k.pos.Step > 1 {
 				continue
 			}
 			for fqn, want := range grads {
 				x := make([]float32, len(want))
-				if err := g.e.Download(floatBytes(x), g.programs[0].Grads[fqn]); err != nil {
-					return err
-				}
+				require.NoError(t, g.e.Download(floatBytes(x), g.programs[0].Grads[fqn]))
 				t.Logf("%s: off by %.2g", fqn, relativeError(x, want))
 				require.Less(t, relativeError(x, want), 1e-5, fqn)
 			}
 		}
-		return k.machine.close()
-	}))
+	})
 	for i, w := range want.Float64 {
 		require.InEpsilon(t, w.Loss, got[i].Loss, 1e-5, "loss of step %d", i+1)
 		require.InEpsilon(t, w.GradNorm, got[i].GradNorm, 1e-5, "grad norm of step %d", i+1)

@@ -98,9 +98,7 @@ func (f *simulateFlags) rankReport(w io.Writer, rank int, prog *plan.Program) er
 	if f.policy == "" {
 		return printArena(w, rank, prog, f.top)
 	}
-	prog.KeepCopies() // as on a GPU
-	prog.SumInProducts()
-	prog.Overlap()
+	prog.Rearrange() // as on a GPU
 	o := snapshot.Simulation{Config: f.config(), Steps: f.steps, RunAhead: f.runAhead}
 	if f.gpu != "" {
 		m, err := estimate.FindMachine(f.gpu)
