@@ -47,6 +47,6 @@ func (r *ring) dump(log *slog.Logger, rank int) {
 	r.dumped = true
 	for i := max(0, r.next-ringSize); i < r.next; i++ {
 		e := r.entries[i%ringSize]
-		log.Error("last calls", "rank", rank, "call", i+1, "op", e.op, "what", e.what, "place", e.place, "bytes", e.bytes, "state", e.state)
+		log.Debug("last calls", "rank", rank, "call", i+1, "op", e.op, "what", e.what, "place", e.place, "bytes", e.bytes, "state", e.state)
 	}
 }

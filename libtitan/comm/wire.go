@@ -55,7 +55,7 @@ type Message interface {
 // Options are how a job waits.
 type Options struct {
 	Timeout time.Duration // of one call, until SetTimeout says otherwise; 0 is DefaultTimeout
-	Log     *slog.Logger  // where the last collectives go when the job is lost; nil is slog.Default
+	Log     *slog.Logger  // where the last collectives go when the job is lost, at debug level; nil is slog.Default
 }
 
 // DefaultTimeout is torchtitan's for the first step (comm.init_timeout_seconds).

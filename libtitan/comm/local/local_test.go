@@ -45,7 +45,7 @@ func TestOneFailureEndsAll(t *testing.T) {
 // When the job is lost each rank logs its last calls, the one that it was in last of all.
 func TestLastCallsAreLogged(t *testing.T) {
 	var log bytes.Buffer
-	o := comm.Options{Timeout: 100 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	o := comm.Options{Timeout: 100 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	err := RunWith(context.Background(), 2, o, func(ctx context.Context, c comm.Comm) error {
 		for range 40 {
 			if err := c.Sum(ctx, make([]float64, 2)); err != nil {

@@ -181,7 +181,7 @@ func (r *Rank) tell() {
 				state = "under way"
 			}
 			e := l.entries[n-1]
-			r.log.Error("last collectives", "rank", r.Rank(), "lane", i, "call", n, "op", e.op, "what", e.what, "group", e.group, "bytes", e.bytes, "state", state)
+			r.log.Debug("last collectives", "rank", r.Rank(), "lane", i, "call", n, "op", e.op, "what", e.what, "group", e.group, "bytes", e.bytes, "state", state)
 		}
 		l.mu.Unlock()
 	}

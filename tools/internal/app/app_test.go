@@ -192,6 +192,21 @@ func TestLog(t *testing.T) {
 	require.Regexp(t, `^{"time":".*","level":"WARN","msg":"slow","tool":"fake","rank":2}\n$`, errs)
 }
 
+func TestASilentProcessNamesItsRank(t *testing.T) {
+	f := &fake{do: func(_ context.Context, e *Env) error {
+		e.Silence()
+		e.Log.Info("said by rank 0 too")
+		e.Log.Debug("last calls", "rank", 2)
+		return exit.Lost.Errorf("a peer is gone")
+	}}
+	_, _, errs := f.exec("")
+	require.Equal(t, "fake: a peer is gone\n", errs)
+	_, _, errs = f.exec("", "--log-level", "debug")
+	require.Equal(t, "[rank2] fake: debug: last calls\nfake: a peer is gone\n", errs)
+	_, _, errs = f.exec("", "--log-level", "debug", "--quiet")
+	require.Equal(t, "fake: a peer is gone\n", errs)
+}
+
 const small = `{"schema": "titan.manifest/v1", "x-a": 1}`
 
 func TestManifestIO(t *testing.T) {

@@ -171,12 +171,13 @@ func (e *Env) WriteOut(write func(io.Writer) error) error {
 	return e.WriteFile(cmp.Or(e.common.out, "-"), write)
 }
 
-// Silence drops all output but errors: of a process that is not the one to speak for its job.
+// Silence drops all output but errors, and under --log-level debug what names this process's rank: of a process that is
+// not the one to speak for its job.
 func (e *Env) Silence() {
 	e.silent = true
+	e.Log = slog.New(ofRank{newLogger(e.screen, e.tool, e.common.logFormat, e.common.logLevel, e.common.quiet).Handler()})
 	e.common.quiet, e.common.noProgress, e.common.out = true, true, ""
 	e.Out, e.Explain = io.Discard, io.Discard
-	e.Log = newLogger(e.screen, e.tool, e.common.logFormat, e.common.logLevel, true)
 }
 
 // Console is where a person follows a run: stderr, nowhere under --quiet; a line is a log line under --log-format json.

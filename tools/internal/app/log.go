@@ -93,3 +93,18 @@ func (h *lineHandler) WithGroup(name string) slog.Handler {
 	next.group += name + "."
 	return &next
 }
+
+// ofRank passes on errors and what has the attribute "rank".
+type ofRank struct{ slog.Handler }
+
+func (h ofRank) Handle(ctx context.Context, r slog.Record) error {
+	named := r.Level >= slog.LevelError
+	r.Attrs(func(a slog.Attr) bool {
+		named = named || a.Key == "rank"
+		return !named
+	})
+	if !named {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
