@@ -79,23 +79,23 @@ func (c *clock) momentsOf(j *Job, rank int) ([][]int, error) {
 	return known[rank], nil
 }
 
-// work is what each kind of action costs, on one microbatch. again is what the backward recomputes under selective op;
-// under full it recomputes forward.
-type work struct{ forward, inputGrad, weightGrad, again Parts }
+// work is what each kind of action costs, on one microbatch.
+type work struct{ forward, inputGrad, weightGrad Parts }
 
 func (w work) plus(v work) work {
-	return work{w.forward.plus(v.forward), w.inputGrad.plus(v.inputGrad), w.weightGrad.plus(v.weightGrad), w.again.plus(v.again)}
+	return work{w.forward.plus(v.forward), w.inputGrad.plus(v.inputGrad), w.weightGrad.plus(v.weightGrad)}
 }
 
 func (w work) times(n float64) work {
-	return work{w.forward.times(n), w.inputGrad.times(n), w.weightGrad.times(n), w.again.times(n)}
+	return work{w.forward.times(n), w.inputGrad.times(n), w.weightGrad.times(n)}
 }
 
 // units are the parts of a model that cost time, and the sums of their parts.
 type units struct {
 	layer, embed, head    work
 	layerS, embedS, headS seconds
-	againS                float64
+	again                 [numAgain]Parts // what a layer's backward recomputes
+	againS                [numAgain]float64
 }
 
 func (c *clock) unitsOf(j *Job) units {
@@ -103,14 +103,18 @@ func (c *clock) unitsOf(j *Job) units {
 	u, ok := c.units[key]
 	if !ok {
 		u = units{layer: j.layerWork(c.m), embed: j.embedWork(c.m), head: j.headWork(c.m)}
-		u.layerS, u.embedS, u.headS, u.againS = u.layer.seconds(), u.embed.seconds(), u.head.seconds(), u.layer.again.Sum()
+		u.again = j.againWork(c.m, u.layer.forward)
+		u.layerS, u.embedS, u.headS = u.layer.seconds(), u.embed.seconds(), u.head.seconds()
+		for what, parts := range u.again {
+			u.againS[what] = parts.Sum()
+		}
 		c.units[key] = u
 	}
 	return u
 }
 
 func (j *Job) layerWork(m *Machine) work {
-	all, again := j.products()
+	all, _ := j.products()
 	f8 := j.Float8 != "off"
 	one := j.productTime(m, all, f8)
 	attF, attB := j.attentionTime(m)
@@ -122,7 +126,28 @@ func (j *Job) layerWork(m *Machine) work {
 		forward:    Parts{Products: one, Attention: attF, MemoryBound: memF, Float8Casts: castF, TensorParallel: tp, ContextParallel: cpF, ExpertParallel: ep},
 		inputGrad:  Parts{Products: one, Attention: attB, MemoryBound: memB, Float8Casts: castB, TensorParallel: tp, ContextParallel: cpB, ExpertParallel: ep},
 		weightGrad: Parts{Products: j.productTime(m, all, f8 && j.Float8 != "rowwise_with_gw_hp")},
-		again:      Parts{Products: j.productTime(m, again, f8), MemoryBound: memF, Float8Casts: castF / 2, TensorParallel: tp / 2, ExpertParallel: ep},
+	}
+}
+
+// againWork is what a layer's backward recomputes, of a forward: under selective op a part of its products and its casts. What is
+// cheap is read and written again.
+func (j *Job) againWork(m *Machine, forward Parts) [numAgain]Parts {
+	_, products := j.products()
+	f8 := j.Float8 != "off"
+	w := j.width()
+	moved := 3 * w.ffn
+	if j.Dims.TP == 1 {
+		moved += 4 * w.stream
+	}
+	once := Parts{MemoryBound: m.elementwise(j.tokens()*j.computeBytes()*moved, j.Compute)}
+	if f8 {
+		once.Float8Casts = m.elementwise(j.tokens()*float8Cast*j.cheapInputs(), j.Compute)
+	}
+	return [numAgain]Parts{
+		cheap: once,
+		byOp: {Products: j.productTime(m, products, f8), MemoryBound: forward.MemoryBound, Float8Casts: forward.Float8Casts / 2,
+			TensorParallel: forward.TensorParallel / 2, ExpertParallel: forward.ExpertParallel},
+		whole: forward,
 	}
 }
 
@@ -145,14 +170,15 @@ func (j *Job) headWork(m *Machine) work {
 
 // mix says how much of a model's units a stage is.
 type mix struct {
-	layers, full, byOp float64 // all, and those recomputed
-	embed, head        float64 // 1 or 0
-	weights            float64 // whose whole gradients are added up in float32
+	layers, remade float64 // all, and those recomputed
+	again          again   // what of them
+	embed, head    float64 // 1 or 0
+	weights        float64 // whose whole gradients are added up in float32
 }
 
 func (j *Job) mix(s Stage) mix {
-	full, byOp := j.countRecomputed(s)
-	x := mix{layers: float64(s.Layers), full: float64(full), byOp: float64(byOp)}
+	what, n := j.recomputed(s)
+	x := mix{layers: float64(s.Layers), remade: float64(n), again: what}
 	if s.Embed {
 		x.embed = 1
 	}
@@ -167,8 +193,8 @@ func (j *Job) mix(s Stage) mix {
 
 // of is the work of a stage on one microbatch, recomputation included.
 func (u units) of(x mix, m *Machine) work {
-	w := work{u.layer.forward.times(x.layers), u.layer.inputGrad.times(x.layers), u.layer.weightGrad.times(x.layers), Parts{}}
-	w.inputGrad = w.inputGrad.plus(u.layer.forward.times(x.full)).plus(u.layer.again.times(x.byOp))
+	w := work{u.layer.forward.times(x.layers), u.layer.inputGrad.times(x.layers), u.layer.weightGrad.times(x.layers)}
+	w.inputGrad = w.inputGrad.plus(u.again[x.again].times(x.remade))
 	w.weightGrad.MemoryBound += accumulation(x, m)
 	return w.plus(u.embed.times(x.embed)).plus(u.head.times(x.head))
 }
@@ -194,7 +220,7 @@ func (c *clock) stages(j *Job) []seconds {
 		x := j.mix(s)
 		out[i] = seconds{
 			forward:    x.layers*u.layerS.forward + x.embed*u.embedS.forward + x.head*u.headS.forward,
-			inputGrad:  x.layers*u.layerS.inputGrad + x.full*u.layerS.forward + x.byOp*u.againS + x.embed*u.embedS.inputGrad + x.head*u.headS.inputGrad,
+			inputGrad:  x.layers*u.layerS.inputGrad + x.remade*u.againS[x.again] + x.embed*u.embedS.inputGrad + x.head*u.headS.inputGrad,
 			weightGrad: x.layers*u.layerS.weightGrad + x.embed*u.embedS.weightGrad + x.head*u.headS.weightGrad + accumulation(x, c.m),
 		}
 	}

@@ -93,22 +93,35 @@ func (j *Job) every() int {
 	return n
 }
 
-// countRecomputed is how many layers of s are recomputed whole, and how many but for what selective op saves. Of every
-// N-th, counted from 1, it is the N-th; 0 stands for all.
-func (j *Job) countRecomputed(s Stage) (full, byOp int) {
+// again is what the backward of a layer computes again.
+type again int
+
+const (
+	nothing again = iota
+	cheap         // what its norms and its gated unit give the products
+	byOp          // all but what selective op saves
+	whole         // all
+	numAgain
+)
+
+// recomputed is how many layers of s are recomputed, and what of them. Of every N-th, counted from 1, it is the N-th; 0 stands
+// for all.
+func (j *Job) recomputed(s Stage) (what again, layers int) {
 	switch {
 	case j.AC.Mode == "full":
-		return s.Layers, 0
+		return whole, s.Layers
 	case j.AC.Mode != "selective":
-		return 0, 0
+		return nothing, 0
 	case j.AC.Option == "op":
-		return 0, s.Layers
+		return byOp, s.Layers
+	case j.AC.Option == "cheap":
+		return cheap, s.Layers
 	}
-	every := j.every()
-	if every == 0 {
-		return s.Layers, 0
+	every := max(1, j.every())
+	if layers = (s.First+s.Layers)/every - s.First/every; layers > 0 {
+		what = whole
 	}
-	return (s.First+s.Layers)/every - s.First/every, 0
+	return what, layers
 }
 
 // stageParams is the number of a stage's weights on one rank of tp, before FSDP cuts them.

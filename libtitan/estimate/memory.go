@@ -103,11 +103,14 @@ func (j *Job) hold(m *Machine, rank int, moments [][]int) held {
 			continue
 		}
 		h.add(j, s)
-		full, byOp := j.countRecomputed(s)
-		kept := s.Layers - full - byOp
-		size = append(size, float64(full)*j.saved(true, false)+float64(byOp)*j.saved(false, true)+float64(kept)*j.saved(false, false))
+		what, n := j.recomputed(s)
+		kept := s.Layers - n
+		size = append(size, float64(n)*j.saved(what)+float64(kept)*j.saved(nothing))
+		if what <= cheap { // copies of weights are kept for the backward
+			kept = s.Layers
+		}
 		h.casts += float64(kept) * j.castBytes(j.layerParams())
-		h.workspace = max(h.workspace, j.workspace(full > 0, byOp > 0))
+		h.workspace = max(h.workspace, j.workspace(what))
 		if s.Head {
 			h.casts += j.castBytes(j.vocabParams())
 			live, freed := j.logitBytes(m)
@@ -147,16 +150,38 @@ func (h *held) add(j *Job, s Stage) {
 }
 
 // saved is what the forward of one layer saves of one microbatch.
-func (j *Job) saved(full, byOp bool) float64 {
+func (j *Job) saved(what again) float64 {
 	w := j.width()
 	t, c := j.tokens(), j.computeBytes()
-	switch {
-	case full:
+	switch what {
+	case whole:
 		return t * c * w.stream
 	case byOp: // the outputs of every other product (wq, wv, w1, w2) and of attention
 		return t * c * (w.stream + w.q + w.kv + w.q + w.ffn + w.stream)
 	}
-	return j.savedAll()
+	saved := j.savedAll()
+	if what == cheap {
+		saved -= t * j.inputBytes() * j.cheapInputs()
+	}
+	return saved
+}
+
+// cheapInputs are the inputs of products, of a token, that cost no product and no collective to make again: of the gated unit, and of
+// the two norms where nothing gathers them.
+func (j *Job) cheapInputs() float64 {
+	w := j.width()
+	if j.Dims.TP > 1 {
+		return w.ffn
+	}
+	return 2*w.whole + w.ffn
+}
+
+// inputBytes is what a value of a product's input takes.
+func (j *Job) inputBytes() float64 {
+	if j.Float8 != "off" {
+		return 1
+	}
+	return j.computeBytes()
 }
 
 // savedAll is what a layer saves when nothing is recomputed: its input, the normed input of the products, q, k, v,
@@ -164,13 +189,7 @@ func (j *Job) saved(full, byOp bool) float64 {
 func (j *Job) savedAll() float64 {
 	w := j.width()
 	t, c := j.tokens(), j.computeBytes()
-	products := 2*w.whole + w.ffn // inputs of products: two norms and the gated unit
-	bytes := c * (2*w.stream + 2*w.q + 2*w.kv + 2*w.ffn)
-	if j.Float8 != "off" {
-		bytes += products // one byte each
-	} else {
-		bytes += c * products
-	}
+	bytes := c*(2*w.stream+2*w.q+2*w.kv+2*w.ffn) + j.inputBytes()*(2*w.whole+w.ffn)
 	if !j.Compile { // float32 copies in two norms and the rotation, the unit's other factor
 		bytes += c * (4*w.stream + w.q + w.kv + w.ffn)
 	}
@@ -179,12 +198,10 @@ func (j *Job) savedAll() float64 {
 
 // workspace is what the backward of one block needs beside what was saved: what it recomputes, and gradients of
 // the gated unit, of its input and of the stream.
-func (j *Job) workspace(full, byOp bool) float64 {
+func (j *Job) workspace(what again) float64 {
 	w := j.width()
 	bytes := j.tokens() * j.computeBytes() * (2*w.ffn + 2*w.whole + w.stream)
-	if full || byOp {
-		bytes += j.savedAll() - j.saved(full, byOp)
-	}
+	bytes += j.savedAll() - j.saved(what)
 	if j.Dims.TP > 1 { // gathered activations and gradients, and sums that are not reduced yet
 		bytes += 3 * j.tokens() * j.computeBytes() * w.whole
 	}

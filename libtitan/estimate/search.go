@@ -123,10 +123,12 @@ func recomputation(ac manifest.ActivationCheckpoint) int {
 	switch {
 	case ac.Mode == "none":
 		return 0
+	case ac.Option == "cheap":
+		return 1
 	case ac.Mode == "full" || ac.Option == "0":
-		return 2
+		return 3
 	}
-	return 1
+	return 2
 }
 
 // layout is the model in stages, and the schedules that have it.

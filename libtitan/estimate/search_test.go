@@ -32,7 +32,7 @@ func space(t require.TestingT, model, gpu string, world int) *Space {
 	require.NoError(t, err)
 	return &Space{
 		Job:   Job{Model: p.Config, SeqLen: p.SeqLen, Compute: "bfloat16", Compile: true, CompileLoss: true, Float8: "off"},
-		World: world, Machine: m, AC: ac(t, "none", "selective:op", "selective:2", "full"), Schedules: pipeline.Names(),
+		World: world, Machine: m, AC: ac(t, "none", "selective:cheap", "selective:op", "selective:2", "full"), Schedules: pipeline.Names(),
 	}
 }
 

@@ -7,21 +7,15 @@ func (j *Job) FlopWeights() []int64 {
 	c := &j.Model
 	attention := int64(c.NumHeads) * int64(c.HeadDim) * int64(j.SeqLen)
 	one := 6*int64(j.layerParams())/int64(max(1, c.NumExperts)) + 12*attention // a token visits one expert
+	more := [numAgain]int64{whole: one / 3}
 	_, again := j.products()
-	byOp := int64(0)
 	for _, p := range again {
-		byOp += int64(2 * p.in * p.out * j.tp())
+		more[byOp] += int64(2 * p.in * p.out * j.tp())
 	}
 	out := []int64{0}
 	for l := range c.NumLayers {
-		flops := one
-		switch full, op := j.countRecomputed(Stage{First: l, Layers: 1}); {
-		case full > 0:
-			flops += one / 3
-		case op > 0:
-			flops += byOp
-		}
-		out = append(out, flops)
+		what, _ := j.recomputed(Stage{First: l, Layers: 1})
+		out = append(out, one+more[what])
 	}
 	return append(out, 6*int64(j.vocabParams()))
 }
@@ -38,9 +32,9 @@ func (j *Job) ByteWeights() (fixed, held []int64) {
 	perParam /= j.tp()
 	fixed, held = []int64{round(perParam * j.vocabParams())}, []int64{0}
 	for l := range j.Model.NumLayers {
-		full, byOp := j.countRecomputed(Stage{First: l, Layers: 1})
+		what, _ := j.recomputed(Stage{First: l, Layers: 1})
 		fixed = append(fixed, round(perParam*j.layerParams()))
-		held = append(held, round(j.saved(full > 0, byOp > 0)))
+		held = append(held, round(j.saved(what)))
 	}
 	live, freed := j.logitBytes(&Machine{})
 	logits := (live + freed) * j.tokens() * j.localVocab()

@@ -128,7 +128,7 @@ type LRScheduler struct {
 // ActivationCheckpoint says what the backward recomputes.
 type ActivationCheckpoint struct {
 	Mode   string `json:"mode"`   // none, full or selective
-	Option string `json:"option"` // for selective: op, or N for every N-th layer; else ""
+	Option string `json:"option"` // for selective: op, cheap, or N for every N-th layer; else ""
 }
 
 // Compile says which components are fused.

@@ -118,8 +118,8 @@ func (m *Manifest) checkModes(p *problems) {
 	}
 	_, err := strconv.ParseUint(ac.Option, 10, 16)
 	switch {
-	case ac.Mode == "selective" && ac.Option != "op" && err != nil:
-		p.add("activation_checkpoint.option: %.40q is neither op nor a number of layers", ac.Option)
+	case ac.Mode == "selective" && ac.Option != "op" && ac.Option != "cheap" && err != nil:
+		p.add("activation_checkpoint.option: %.40q is none of op, cheap and a number of layers", ac.Option)
 	case ac.Mode != "selective" && ac.Option != "":
 		p.add("activation_checkpoint.option: %.40q has no meaning for mode %s", ac.Option, ac.Mode)
 	}

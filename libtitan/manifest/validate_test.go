@@ -133,7 +133,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"flops", []string{"model.flops_per_token=5"}, "model.flops_per_token is 5, but model.config at seq_len 2048 gives 71585280"},
 		{"vast model", []string{"model.config.num_layers=16384", "model.config.dim=1048576", "model.config.ffn_hidden=16777216", "model.config.num_experts=65536", "pipeline=null"},
 			"model.config: the model is too large to count"},
-		{"ac option", []string{"activation_checkpoint.mode=selective", "activation_checkpoint.option=mm"}, `activation_checkpoint.option: "mm" is neither op nor a number of layers`},
+		{"ac option", []string{"activation_checkpoint.mode=selective", "activation_checkpoint.option=mm"}, `activation_checkpoint.option: "mm" is none of op, cheap and a number of layers`},
 		{"ac mode", []string{"activation_checkpoint.mode=full", "activation_checkpoint.option=2"}, `activation_checkpoint.option: "2" has no meaning for mode full`},
 		{"ep region", []string{"mesh.dims.ep=3", "model.config.num_experts=9", "mesh.world_size=8", "mesh.dims={\"pp\":1,\"dp_shard\":2,\"cp\":2,\"tp\":2}", "training.global_batch_size=16", "pipeline=null"},
 			"mesh.dims.ep 3 does not divide dp_shard*cp*tp = 8, whose ranks it reuses (ep may be 1, 2, 4, 8)"},

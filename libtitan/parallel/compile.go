@@ -6,7 +6,6 @@ import (
 	"titan/libtitan/graph"
 	"titan/libtitan/manifest"
 	"titan/libtitan/pass"
-	"titan/libtitan/placement"
 	"titan/libtitan/plan"
 )
 
@@ -18,14 +17,6 @@ func compiles(m *manifest.Manifest, component string) bool {
 		return true
 	}
 	return on && slices.Contains(m.Compile.Components, component)
-}
-
-// cheap is what the backward of a compiled stage computes again, as torch.compile has it; nil where the model is not compiled.
-func (j *Job) cheap(st *plan.Stage) func(n *graph.Node) bool {
-	if !compiles(j.Manifest, "model") {
-		return nil
-	}
-	return pass.Cheap(st.Graph, j.Mesh.Size(placement.TP) == 1)
 }
 
 // fuse makes kernels of what a stage does element by element.

@@ -187,7 +187,7 @@ func (j *Job) layOut(i int, backward bool) (*plan.Stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err = shard(checkpoint(st, j.Manifest.ActivationCheckpoint, j.cheap(st)), j.spread)
+	st, err = shard(checkpoint(st, j.Manifest.ActivationCheckpoint, j.Mesh.Size(placement.TP) == 1), j.spread)
 	if err == nil && s.float8 != nil {
 		st = st.After(pass.Float8Turn(st.Graph, j.NumMicrobatches == 1))
 	}

@@ -129,22 +129,21 @@ func bucket(st *plan.Stage, unit func(param string) string) (*plan.Stage, error)
 	return st.After(g, to), nil
 }
 
-// checkpoint makes the backward of a stage compute again what its layers do not save, and what is cheap, unless that is nil.
-func checkpoint(st *plan.Stage, ac *manifest.ActivationCheckpoint, cheap func(n *graph.Node) bool) *plan.Stage {
-	off := ac == nil || ac.Mode == "none"
-	if off && cheap == nil || st.Params == nil {
+// checkpoint makes the backward of a stage compute again what its layers do not save. norms says whether a norm's result
+// is cheap to make again.
+func checkpoint(st *plan.Stage, ac *manifest.ActivationCheckpoint, norms bool) *plan.Stage {
+	if ac == nil || ac.Mode == "none" || st.Params == nil {
 		return st
 	}
-	keep := func(*graph.Node) bool { return true }
-	if !off {
-		keep = saver(st.Graph, ac)
-	}
-	g, to := pass.Remat(st.Graph, func(n *graph.Node) bool { return keep(n) && (cheap == nil || !cheap(n)) })
-	return st.After(g, to)
+	return st.After(pass.Remat(st.Graph, saver(st.Graph, ac, norms)))
 }
 
 // saver is what is saved by a kind of activation checkpointing.
-func saver(g *graph.Graph, ac *manifest.ActivationCheckpoint) func(n *graph.Node) bool {
+func saver(g *graph.Graph, ac *manifest.ActivationCheckpoint, norms bool) func(n *graph.Node) bool {
+	if ac.Option == "cheap" {
+		cheap := pass.Cheap(g, norms)
+		return func(n *graph.Node) bool { return !cheap(n) }
+	}
 	every, _ := strconv.Atoi(ac.Option)
 	full := func(layer string) bool {
 		i, _ := strconv.Atoi(strings.TrimPrefix(layer, "layers."))

@@ -8,10 +8,10 @@ import (
 	"titan/libtitan/scalar"
 )
 
-// Cheap finds the forward nodes whose results the backward had better compute again: they treat elements and rows alike, and
-// whatever they read the backward keeps anyway, so that the kernel that reads it there can make them on the way; and what is made
-// float8 of such results. Where norms
-// says no, those that have a weight for each column are not among them: under tensor parallelism their results are gathered.
+// Cheap finds the forward nodes whose results the backward can compute again at little cost: they treat elements and rows
+// alike, and whatever they read the backward keeps anyway, so that a fused kernel that reads it there makes them on the way;
+// and what is made float8 of such results. Where norms says no, those that have a weight for each column are not among
+// them: under tensor parallelism their results are gathered.
 func Cheap(g *graph.Graph, norms bool) func(n *graph.Node) bool {
 	kept, changes := map[*graph.Value]bool{}, map[*graph.Node]bool{}
 	for _, n := range g.Nodes {

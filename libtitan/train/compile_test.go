@@ -42,6 +42,8 @@ func TestCompiledIsAsNot(t *testing.T) {
 		{dims: manifest.MeshDims{PP: 2, DPReplicate: 1, DPShard: 2, CP: 1, TP: 2}, ac: "selective:2"},
 		{dims: manifest.MeshDims{PP: 4, DPReplicate: 1, DPShard: 1, CP: 2, TP: 1}},
 		{dims: manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1}, float8: "rowwise"},
+		{dims: manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1}, ac: "selective:cheap", float8: "tensorwise"},
+		{dims: manifest.MeshDims{PP: 2, DPReplicate: 1, DPShard: 2, CP: 1, TP: 2}, ac: "selective:cheap"},
 		{dims: manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 2}, ac: "full", float8: "tensorwise"},
 	} {
 		t.Run(fmt.Sprintf("%d_%+v", i, c), func(t *testing.T) {
@@ -83,7 +85,7 @@ func TestGPUCompiledTrainsAsTheCPU(t *testing.T) {
 		compute   string
 		ac        string
 		tolerance float64
-	}{{"float32", "none", 1e-5}, {"float32", "full", 1e-5}, {"bfloat16", "none", 1e-2}, {"bfloat16", "selective:op", 1e-2}} {
+	}{{"float32", "none", 1e-5}, {"float32", "full", 1e-5}, {"bfloat16", "none", 1e-2}, {"bfloat16", "selective:op", 1e-2}, {"bfloat16", "selective:cheap", 1e-2}} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			job := func() *manifest.Manifest {
 				m := tinyJob(t, data)

@@ -39,7 +39,7 @@ func TestFloat8OnMeshes(t *testing.T) {
 				require.InEpsilon(t, want[step].Loss, got[step].Loss, 1e-3, name)
 				require.InEpsilon(t, want[step].GradNorm, got[step].GradNorm, 5e-3, name)
 			}
-			for j, ac := range []manifest.ActivationCheckpoint{{Mode: "full"}, {Mode: "selective", Option: "op"}} {
+			for j, ac := range []manifest.ActivationCheckpoint{{Mode: "full"}, {Mode: "selective", Option: "op"}, {Mode: "selective", Option: "cheap"}} {
 				if !wholeMatrix && (i+j+k)%2 == 0 {
 					continue
 				}

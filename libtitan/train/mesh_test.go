@@ -96,7 +96,7 @@ func TestActivationCheckpointingChangesNoBit(t *testing.T) {
 		{PP: 2, DPReplicate: 1, DPShard: 2, CP: 1, TP: 2},
 	} {
 		want := steps(t, meshJob(t, data, d, 2))
-		for _, ac := range []manifest.ActivationCheckpoint{{Mode: "full"}, {Mode: "selective", Option: "op"}, {Mode: "selective", Option: "2"}} {
+		for _, ac := range []manifest.ActivationCheckpoint{{Mode: "full"}, {Mode: "selective", Option: "op"}, {Mode: "selective", Option: "cheap"}, {Mode: "selective", Option: "2"}} {
 			m := meshJob(t, data, d, 2)
 			m.ActivationCheckpoint = &ac
 			require.Equal(t, want, steps(t, m), "%+v %+v", d, ac)

@@ -18,7 +18,7 @@ import (
 // buffers; GiB, measured.
 const outside, outsideNCCL = 0.7, 0.9
 
-// measuredJob is the job of a row of titan_h200.csv, bfloat16, AdamW, no activation checkpointing. Rows have no memory where it was
+// measuredJob is the job of a row of titan_h200.csv, bfloat16, AdamW. Rows have no memory where it was
 // measured before values were placed as they are now.
 func measuredJob(t *testing.T, r map[string]string) *manifest.Manifest {
 	n := func(column string) int {
@@ -32,7 +32,7 @@ func measuredJob(t *testing.T, r map[string]string) *manifest.Manifest {
 	d := manifest.MeshDims{PP: n("pp"), DPReplicate: 1, DPShard: n("dp_shard"), CP: 1, TP: n("tp"), EP: 1}
 	o := defaults()
 	o.model, o.dtype, o.untied, o.config.NumLayers = r["model"], "bfloat16", true, n("layers")
-	o.compile, o.float8 = r["compile"] == "true", r["float8"]
+	o.compile, o.float8, o.ac = r["compile"] == "true", r["float8"], r["ac"]
 	o.dims, o.worldSize, o.schedule, o.microbatches = d, n("gpus"), "1F1B", n("microbatches")
 	o.batch.SeqLen, o.batch.LocalBatchSize = n("seq_len"), n("local_batch_size")
 	o.given = func(flag string) bool {

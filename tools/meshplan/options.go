@@ -71,7 +71,7 @@ func (o *options) flags() []cli.Flag {
 		app.Count(&d.DPShard, "data-parallel shards (FSDP); -1: all ranks that are left", "dp-shard"),
 		app.Count(&d.CP, "context-parallel degree", "cp"),
 		app.Count(&d.TP, "tensor-parallel degree", "tp"),
-		app.Text(&o.ac, "`WHAT` the backward computes again: none, full, selective:op, or selective:N for every N-th layer", "ac"),
+		app.Text(&o.ac, "`WHAT` the backward computes again: none, full, selective:op, selective:cheap, or selective:N for every N-th layer", "ac"),
 		app.Switch(&o.compile, "fuse the model's and the loss's elementwise work", "compile"),
 		app.Choice(&o.float8, []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"}, "recipe of the linears but lm_head", "float8"),
 		app.Switch(&o.asyncTP, "plan tensor-parallel collectives in pieces beside the products (not run yet)", "async-tp"),

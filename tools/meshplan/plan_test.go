@@ -168,7 +168,7 @@ func takes(t require.TestingT, o *options, world int, d manifest.MeshDims) bool 
 // another type, activation checkpointing and schedule.
 func TestArenas(t *testing.T) {
 	types, schedules := []string{"float32", "bfloat16"}, []string{"1F1B", "GPipe", "Interleaved1F1B"}
-	acs := []manifest.ActivationCheckpoint{{Mode: "none"}, {Mode: "full"}, {Mode: "selective", Option: "op"}}
+	acs := []manifest.ActivationCheckpoint{{Mode: "none"}, {Mode: "full"}, {Mode: "selective", Option: "op"}, {Mode: "selective", Option: "cheap"}}
 	for i, d := range factors(8) {
 		o := defaults()
 		o.model, o.given = "tiny", func(string) bool { return false }

@@ -103,7 +103,7 @@ func (o *options) space(e *app.Env) (*estimate.Space, error) {
 
 // checkpointing settles which activation checkpointing is tried.
 func (o *options) checkpointing(s *estimate.Space) error {
-	names := []string{"none", "selective:op", "selective:2", "full"}
+	names := []string{"none", "selective:cheap", "selective:op", "selective:2", "full"}
 	if o.given("ac") {
 		names = []string{o.ac}
 	}

@@ -104,7 +104,7 @@ func (f *flags) training() []cli.Flag {
 		app.Switch(&f.options.GradNorms, "with the norm of every parameter's gradient in it", "grad-norms"),
 		app.Text(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
 		app.Switch(&f.compile, "fuse the model's and the loss's elementwise work", "compile"),
-		app.Text(&f.ac, "`WHAT` the backward computes again: none, full, selective:op, or selective:N for every N-th layer", "ac"),
+		app.Text(&f.ac, "`WHAT` the backward computes again: none, full, selective:op, selective:cheap, or selective:N for every N-th layer", "ac"),
 		app.Switch(&f.dryRun, "check everything up to the first step, print the learning rates and the memory (with --explain the graph of every stage), stop", "dry-run"),
 	}
 }
