@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -44,7 +45,7 @@ func (f *flags) checkTracing(e *app.Env) error {
 }
 
 // traced does work while the trace is written, if that is this process's part. A run that fails leaves a trace of what was
-// before: memory that ran out is in it.
+// before, for memory that ran out is in it; a trace that could not be written, or was not begun, leaves what was there.
 func (f *flags) traced(e *app.Env, m *manifest.Manifest, work func() error) error {
 	launch, err := comm.Launched(os.Getenv)
 	if err != nil {
@@ -60,12 +61,32 @@ func (f *flags) traced(e *app.Env, m *manifest.Manifest, work func() error) erro
 	}
 	var failed error
 	err = app.WriteFile(f.traceMemory, func(w io.Writer) error {
-		f.options.TraceMemory = w
+		t := &traceFile{w: w, err: errNoTrace}
+		f.options.TraceMemory = t
 		failed = work()
-		return nil
+		return t.err
 	})
-	if failed == nil && err != nil {
-		failed = fmt.Errorf("memory trace: %w", err)
+	switch {
+	case failed != nil:
+		return failed
+	case err != nil:
+		return fmt.Errorf("memory trace: %w", err)
 	}
-	return failed
+	return nil
+}
+
+var errNoTrace = errors.New("nothing was traced")
+
+// traceFile remembers whether all of a trace reached its file: errNoTrace before the first write.
+type traceFile struct {
+	w   io.Writer
+	err error
+}
+
+func (t *traceFile) Write(p []byte) (int, error) {
+	n, err := t.w.Write(p)
+	if t.err == nil || t.err == errNoTrace {
+		t.err = err
+	}
+	return n, err
 }
