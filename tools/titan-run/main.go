@@ -13,7 +13,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"titan/libtitan/checkpoint"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
 	"titan/libtitan/parallel"
@@ -217,21 +216,9 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 		return err
 	}
 	if c := m.Checkpoint; ran > 0 && c.Folder != "" && !c.LoadOnly && !c.LastSaveModelOnly && e.OutFile() != os.DevNull {
-		e.Log.Info(fmt.Sprintf("go on with: titan-run -i %s --steps %d", cmp.Or(e.OutFile(), "THIS_MANIFEST"), 2*m.Training.Steps))
+		tellGoOn(e.Log, m, cmp.Or(e.OutFile(), "THIS_MANIFEST"))
 	}
 	return nil
-}
-
-// goOn makes the next run of m begin where this one ended, which is not the newest step where this one began at an older.
-func goOn(m *manifest.Manifest) {
-	c := m.Checkpoint
-	c.LoadStep, c.ExcludeFromLoading = nil, nil
-	if newest, err := checkpoint.FindStep(c.Folder, checkpoint.Latest); err != nil || newest.Number <= m.Training.Steps {
-		return
-	}
-	if _, err := checkpoint.FindStep(c.Folder, m.Training.Steps); err == nil {
-		c.LoadStep = &m.Training.Steps
-	}
 }
 
 func evalVerb(ctx context.Context, e *app.Env, f *flags) error {

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+
+	"titan/libtitan/checkpoint"
+	"titan/libtitan/manifest"
+	"titan/libtitan/optim"
+)
+
+// goOn makes the next run of m begin where this one ended, which is not the newest step where this one began at an older.
+func goOn(m *manifest.Manifest) {
+	c := m.Checkpoint
+	c.LoadStep, c.ExcludeFromLoading = nil, nil
+	if newest, err := checkpoint.FindStep(c.Folder, checkpoint.Latest); err != nil || newest.Number <= m.Training.Steps {
+		return
+	}
+	if _, err := checkpoint.FindStep(c.Folder, m.Training.Steps); err == nil {
+		c.LoadStep = &m.Training.Steps
+	}
+}
+
+// tellGoOn says how to go on from where m, written to file, has ended: with as many steps again. It says what becomes of
+// the learning rate where that changes.
+func tellGoOn(log *slog.Logger, m *manifest.Manifest, file string) {
+	done := m.Training.Steps
+	log.Info(fmt.Sprintf("go on with: titan-run -i %s --steps %d", file, 2*done))
+	was, now := nextRate(m, done), nextRate(m, 2*done)
+	if was != now {
+		log.Info(fmt.Sprintf("that lays the learning rate out over %d steps: step %d has %.3g then, and %.3g as it was", 2*done, done+1, now, was))
+	}
+}
+
+// nextRate is the learning rate of the step after m's last one, in a run of steps.
+func nextRate(m *manifest.Manifest, steps int) float64 {
+	s, err := optim.NewSchedule(*m.LRScheduler, steps)
+	if err != nil {
+		return 0 // the run would have been refused
+	}
+	return m.Optimizer.LR * s.Factor(m.Training.Steps)
+}
