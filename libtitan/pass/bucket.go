@@ -1,8 +1,9 @@
 package pass
 
 import (
-	"fmt"
+	"slices"
 
+	"titan/libtitan/dtype"
 	"titan/libtitan/graph"
 	"titan/libtitan/op"
 )
@@ -13,47 +14,54 @@ import (
 // the gradients of params, as Shard left them; unit names the unit of a parameter. It returns the successor of each
 // value of g.
 func Bucket(g *graph.Graph, params, grads []*graph.Value, unit func(param string) string) (*graph.Graph, func(v *graph.Value) *graph.Value, error) {
-	b := &bucketer{g: g.Renew(), to: map[*graph.Value]*graph.Value{}, of: map[*graph.Node]*bucket{}, all: map[string]*bucket{}}
+	b := &bucketer{rewrite: rewriteOf(g), of: map[*graph.Node]*bucket{}, all: map[moveKind]*bucket{}}
 	b.sortGathers(g, unit)
 	b.sortReductions(g, params, grads, unit)
 	for _, n := range g.Nodes {
-		switch k := b.of[n]; {
-		case k == nil || !k.last:
-			b.need(n)
-		default:
+		if k := b.of[n]; k != nil && k.last {
 			k.missing--
-			b.flush()
+			b.reduce()
+			continue
 		}
+		b.need(n)
 	}
-	return b.g, func(v *graph.Value) *graph.Value { return b.to[v] }, b.g.Verify()
+	return b.g, b.successor, b.g.Verify()
 }
 
 type bucketer struct {
-	g     *graph.Graph
-	to    map[*graph.Value]*graph.Value
+	rewrite
 	of    map[*graph.Node]*bucket
-	all   map[string]*bucket
+	all   map[moveKind]*bucket
 	later []*bucket // of gradients, in the order of their first
 }
 
 // bucket is moves that become one.
 type bucket struct {
-	unit    string
+	moveKind
 	nodes   []*graph.Node
-	last    bool // made at the place of the last of them, not the first
-	missing int  // of a bucket made last: how many of its nodes are still to come
+	missing int // how many of its nodes are still to come
 }
 
-// put adds n to the bucket of its unit, phase, kind, axes and, where numbers are summed, element type.
+// moveKind is what moves that become one have in common.
+type moveKind struct {
+	unit  string
+	phase graph.Phase
+	op    *graph.Op
+	attr  op.MoveAttr
+	dtype dtype.DType // where numbers are summed
+	last  bool        // it is made at the place of the last of them, not the first
+}
+
+// put adds n to the bucket of its unit and kind.
 func (b *bucketer) put(n *graph.Node, unit string, last bool) {
-	key := fmt.Sprint(unit, n.Phase, n.Op.Name, n.Attr, n.Attr.(op.MoveAttr).Again, last)
+	kind := moveKind{unit: unit, phase: n.Phase, op: n.Op, attr: n.Attr.(op.MoveAttr), last: last}
 	if reduces(n) {
-		key += n.In[0].DType.String()
+		kind.dtype = n.In[0].DType
 	}
-	k := b.all[key]
+	k := b.all[kind]
 	if k == nil {
-		k = &bucket{unit: unit, last: last}
-		b.all[key] = k
+		k = &bucket{moveKind: kind}
+		b.all[kind] = k
 		if last {
 			b.later = append(b.later, k)
 		}
@@ -79,6 +87,9 @@ func (b *bucketer) sortGathers(g *graph.Graph, unit func(param string) string) {
 // sortReductions finds the reductions that end in a parameter's gradient and that nothing else reads.
 func (b *bucketer) sortReductions(g *graph.Graph, params, grads []*graph.Value, unit func(param string) string) {
 	reads := map[*graph.Value]int{}
+	for _, v := range grads {
+		reads[v]++ // by the optimizer
+	}
 	for _, n := range g.Nodes {
 		for _, v := range n.In {
 			reads[v]++
@@ -86,9 +97,8 @@ func (b *bucketer) sortReductions(g *graph.Graph, params, grads []*graph.Value, 
 	}
 	units := map[*graph.Node]string{}
 	for i, v := range grads {
-		for most := 0; reads[v] == most && reduces(v.Node); most = 1 {
+		for ; reads[v] == 1 && reduces(v.Node); v = v.Node.In[0] {
 			units[v.Node] = unit(params[i].Name())
-			v = v.Node.In[0]
 		}
 	}
 	for _, n := range g.Nodes {
@@ -104,7 +114,7 @@ func reduces(n *graph.Node) bool {
 
 // need appends n, or the whole bucket that it is in, after what it reads.
 func (b *bucketer) need(n *graph.Node) {
-	if b.to[n.Results[0]] != nil {
+	if b.made(n) {
 		return
 	}
 	nodes := []*graph.Node{n}
@@ -120,30 +130,24 @@ func (b *bucketer) need(n *graph.Node) {
 		}
 		old = append(old, m.Results...)
 	}
-	b.g.In(n.Phase, scope, func() {
-		for i, v := range b.g.Copy(n, in) {
-			v.Layout = old[i].Layout
-			b.to[old[i]] = v
-		}
-	})
+	b.g.In(n.Phase, scope, func() { b.follow(old, b.g.Copy(n, in)) })
 }
 
-// flush makes the reductions whose gradients are all there.
-func (b *bucketer) flush() {
-	for i := 0; i < len(b.later); i++ {
-		if k := b.later[i]; k.missing == 0 && b.ready(k) {
-			b.need(k.nodes[0])
-			b.later = append(b.later[:i:i], b.later[i+1:]...)
-			i = -1 // another may have waited for this one
+// reduce makes the reductions whose gradients are all there. One may have waited for another.
+func (b *bucketer) reduce() {
+	for more := true; more; {
+		more = false
+		for _, k := range b.later {
+			if k.missing == 0 && !b.made(k.nodes[0]) && b.ready(k) {
+				b.need(k.nodes[0])
+				more = true
+			}
 		}
 	}
 }
+
+func (b *bucketer) made(n *graph.Node) bool { return b.to[n.Results[0]] != nil }
 
 func (b *bucketer) ready(k *bucket) bool {
-	for _, n := range k.nodes {
-		if b.to[n.In[0]] == nil {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(k.nodes, func(n *graph.Node) bool { return b.to[n.In[0]] == nil })
 }

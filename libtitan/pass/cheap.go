@@ -13,11 +13,9 @@ import (
 // and what is made float8 of such results. Where norms says no, those that have a weight for each column are not among
 // them: under tensor parallelism their results are gathered.
 func Cheap(g *graph.Graph, norms bool) func(n *graph.Node) bool {
-	kept, changes := map[*graph.Value]bool{}, map[*graph.Node]bool{}
+	kept, changes := map[*graph.Value]bool{}, dependents(g, isInput)
 	for _, n := range g.Nodes {
-		changes[n] = n.Op == graph.InputOp
 		for _, v := range n.In {
-			changes[n] = changes[n] || changes[v.Node]
 			kept[v] = kept[v] || n.Phase == graph.Backward
 		}
 	}

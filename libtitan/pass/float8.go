@@ -15,24 +15,19 @@ type Linear struct {
 // runs before Grad, which makes their gradients' products float8 too. It returns the successor of each value of g that out
 // depends on, and of each parameter and input.
 func Float8(g *graph.Graph, r op.Float8Recipe, convert func(l Linear) bool, out *graph.Value) (*graph.Graph, func(v *graph.Value) *graph.Value) {
-	ng, to := g.Renew(), map[*graph.Value]*graph.Value{}
+	w := rewriteOf(g)
 	for _, n := range g.Nodes {
-		in := make([]*graph.Value, len(n.In))
-		for i, v := range n.In {
-			in[i] = to[v]
-		}
-		ng.In(n.Phase, n.FQN, func() {
+		in := w.now(n.In)
+		w.g.In(n.Phase, n.FQN, func() {
 			if l, ok := linear(n); ok && convert(l) {
-				to[n.Results[0]] = op.Float8Linear(ng, r, in[0], in[1])
+				w.to[n.Results[0]] = op.Float8Linear(w.g, r, in[0], in[1])
 				return
 			}
-			for i, v := range ng.Copy(n, in) {
-				to[n.Results[i]] = v
-			}
+			w.follow(n.Results, w.g.Copy(n, in))
 		})
 	}
-	Prune(ng, to[out]) // weights that are no longer cast to what is computed in
-	return ng, func(v *graph.Value) *graph.Value { return to[v] }
+	Prune(w.g, w.to[out]) // weights that are no longer cast to what is computed in
+	return w.g, w.successor
 }
 
 // Linears lists the linear layers of g.

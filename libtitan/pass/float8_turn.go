@@ -12,19 +12,19 @@ import (
 // microbatch; with late, a weight's turned copy is cast there too, so that no weight of the backward waits for it through the
 // forward. It returns the successor of each value of g that a cast still makes.
 func Float8Turn(g *graph.Graph, late bool) (*graph.Graph, func(v *graph.Value) *graph.Value) {
-	t := &turner{g: g.Renew(), late: late, to: map[*graph.Value]*graph.Value{}, turned: map[*graph.Value]*graph.Value{}}
+	t := &turner{rewrite: rewriteOf(g), late: late, turned: map[*graph.Value]*graph.Value{}}
 	t.sortReaders(g)
 	for _, n := range g.Nodes {
 		t.g.In(n.Phase, n.FQN, func() { t.node(n) })
 	}
-	return t.g, func(v *graph.Value) *graph.Value { return t.to[v] }
+	return t.g, t.successor
 }
 
 type turner struct {
+	rewrite
 	late           bool
-	g              *graph.Graph
-	to, turned     map[*graph.Value]*graph.Value
-	asIs, asTurned map[*graph.Value]bool // read so by somebody
+	turned         map[*graph.Value]*graph.Value // the turned copies of old values
+	asIs, asTurned map[*graph.Value]bool         // old values that somebody reads so
 }
 
 // operands are the places, among a product's inputs, of the numbers.
@@ -45,28 +45,17 @@ func (t *turner) sortReaders(g *graph.Graph) {
 }
 
 func (t *turner) node(n *graph.Node) {
-	in := make([]*graph.Value, len(n.In))
-	for i, v := range n.In {
-		in[i] = t.to[v]
-	}
+	in := t.now(n.In)
 	switch a := n.Attr.(type) {
 	case op.Float8CastAttr:
 		t.cast(n, a, in)
 		return
 	case op.Float8ProductAttr:
 		a.TurnedA, a.TurnedB = t.operand(n, in, 0, a), t.operand(n, in, 1, a)
-		t.keep(n, t.g.Add(n.Op, a, in...))
+		t.follow(n.Results, t.g.Add(n.Op, a, in...))
 		return
 	}
-	t.keep(n, t.g.Copy(n, in))
-}
-
-// keep notes the successors of n's results.
-func (t *turner) keep(n *graph.Node, now []*graph.Value) {
-	for i, v := range n.Results {
-		now[i].Layout = v.Layout
-		t.to[v] = now[i]
-	}
+	t.follow(n.Results, t.g.Copy(n, in))
 }
 
 // cast makes the copies that are read.
@@ -78,7 +67,7 @@ func (t *turner) cast(n *graph.Node, a op.Float8CastAttr, in []*graph.Value) {
 		}
 	}
 	now := t.g.Add(n.Op, a, in...)
-	t.keep(n, now)
+	t.follow(n.Results, now)
 	if a.Copies == op.Straight {
 		return
 	}

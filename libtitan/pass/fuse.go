@@ -50,11 +50,11 @@ func (f Fusion) String() string {
 func Fuse(g *graph.Graph, keep ...*graph.Value) (*graph.Graph, func(v *graph.Value) *graph.Value, Fusion, error) {
 	f := newFuser(g, keep)
 	f.findGroups()
-	out := &fuseWriter{fuser: f, g: g.Renew(), to: map[*graph.Value]*graph.Value{}, done: map[*graph.Node]bool{}, did: Fusion{Kinds: map[string]FusedKind{}}}
+	out := &fuseWriter{fuser: f, rewrite: rewriteOf(g), done: map[*graph.Node]bool{}, did: Fusion{Kinds: map[string]FusedKind{}}}
 	for _, n := range g.Nodes {
 		out.need(n)
 	}
-	return out.g, func(v *graph.Value) *graph.Value { return out.to[v] }, out.did, out.g.Verify()
+	return out.g, out.successor, out.did, out.g.Verify()
 }
 
 // fuser decides which nodes go together.
@@ -76,11 +76,9 @@ func newFuser(g *graph.Graph, keep []*graph.Value) *fuser {
 	for _, v := range keep {
 		f.kept[v] = true
 	}
-	changes := map[*graph.Node]bool{} // from one microbatch to the next
+	changes := dependents(g, isInput)
 	for _, n := range g.Nodes {
-		changes[n] = n.Op == graph.InputOp
 		for _, v := range n.In {
-			changes[n] = changes[n] || changes[v.Node]
 			if r := f.readers[v]; len(r) == 0 || r[len(r)-1] != n {
 				f.readers[v] = append(r, n)
 			}
@@ -162,22 +160,20 @@ func (f *fuser) leaves(v *graph.Value, in map[*graph.Node]bool) bool {
 	return f.kept[v] || slices.ContainsFunc(f.readers[v], func(r *graph.Node) bool { return !in[r] })
 }
 
-// returns reports whether a path leaves in and comes back: then no order of nodes has all of in as one.
+// returns reports whether a path leaves in and comes back: then no order of nodes has all of in as one. Groups are left
+// and entered as a whole.
 func (f *fuser) returns(in map[*graph.Node]bool) bool {
 	last := 0
 	for n := range in {
 		last = max(last, n.ID)
 	}
 	seen := map[*graph.Node]bool{}
-	var walk func(n *graph.Node) bool
-	walk = func(n *graph.Node) bool {
-		if seen[n] {
-			return false
+	var back func(n *graph.Node) bool
+	back = func(n *graph.Node) bool {
+		if in[n] || seen[n] {
+			return in[n]
 		}
 		seen[n] = true
-		if in[n] {
-			return true
-		}
 		together := []*graph.Node{n}
 		if g := f.groups[n]; g != nil {
 			together = g.nodes
@@ -185,23 +181,17 @@ func (f *fuser) returns(in map[*graph.Node]bool) bool {
 		if len(together) == 1 && n.ID > last {
 			return false
 		}
-		for _, m := range together {
-			for _, v := range m.Results {
-				if slices.ContainsFunc(f.readers[v], walk) {
-					return true
-				}
-			}
-		}
-		return false
+		return slices.ContainsFunc(together, func(m *graph.Node) bool { return f.anyReader(m, back) })
 	}
 	for n := range in {
-		for _, v := range n.Results {
-			for _, r := range f.readers[v] {
-				if !in[r] && walk(r) {
-					return true
-				}
-			}
+		if f.anyReader(n, func(r *graph.Node) bool { return !in[r] && back(r) }) {
+			return true
 		}
 	}
 	return false
+}
+
+// anyReader reports whether is holds for one of those that read n's results.
+func (f *fuser) anyReader(n *graph.Node, is func(r *graph.Node) bool) bool {
+	return slices.ContainsFunc(n.Results, func(v *graph.Value) bool { return slices.ContainsFunc(f.readers[v], is) })
 }

@@ -11,8 +11,7 @@ import (
 // fuseWriter writes the graph that a fuser decided on.
 type fuseWriter struct {
 	*fuser
-	g    *graph.Graph
-	to   map[*graph.Value]*graph.Value
+	rewrite
 	done map[*graph.Node]bool
 	did  Fusion
 }
@@ -41,22 +40,6 @@ func (w *fuseWriter) need(n *graph.Node) {
 		}
 		w.follow(n.Results, w.g.Copy(n, w.now(n.In)))
 	})
-}
-
-func (w *fuseWriter) now(vs []*graph.Value) []*graph.Value {
-	out := make([]*graph.Value, len(vs))
-	for i, v := range vs {
-		out[i] = w.to[v]
-	}
-	return out
-}
-
-// follow notes the successors of values.
-func (w *fuseWriter) follow(old, now []*graph.Value) {
-	for i, v := range old {
-		now[i].Layout = v.Layout
-		w.to[v] = now[i]
-	}
 }
 
 // fused writes a group as one node. Inputs are read in the order in which its nodes do, results written in that of nodes.

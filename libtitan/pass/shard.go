@@ -60,7 +60,7 @@ func Shard(g *graph.Graph, s Spread, outs []Out) (ng *graph.Graph, now []*graph.
 			panic(r)
 		}
 	}()
-	w := &sharder{Spread: s, g: g.Renew(), to: map[*graph.Value]*graph.Value{}, moved: map[string]*graph.Value{}, grads: map[*graph.Value]string{}, kept: map[*graph.Value]*graph.Value{}}
+	w := &sharder{Spread: s, rewrite: rewriteOf(g), moved: map[string]*graph.Value{}, grads: map[*graph.Value]string{}, kept: map[*graph.Value]*graph.Value{}}
 	for _, o := range outs {
 		if o.Param != "" {
 			w.grads[o.Value] = o.Param
@@ -87,8 +87,7 @@ func Shard(g *graph.Graph, s Spread, outs []Out) (ng *graph.Graph, now []*graph.
 
 type sharder struct {
 	Spread
-	g     *graph.Graph
-	to    map[*graph.Value]*graph.Value // old to new
+	rewrite
 	moved map[string]*graph.Value       // moves that were made already
 	grads map[*graph.Value]string       // old gradients, their parameters
 	kept  map[*graph.Value]*graph.Value // and where they are stored
@@ -101,10 +100,7 @@ func (w *sharder) node(n *graph.Node) {
 		w.source(n)
 		return
 	}
-	in := make([]*graph.Value, len(n.In))
-	for i, v := range n.In {
-		in[i] = w.to[v]
-	}
+	in := w.now(n.In)
 	stored := inPlace(n) && w.isStored(in[0])
 	cut := map[placement.Axes]string{}
 	if !stored {

@@ -1,6 +1,7 @@
 package pass
 
 import (
+	"slices"
 	"strings"
 
 	"titan/libtitan/graph"
@@ -54,7 +55,8 @@ func (w *sharder) uncut(n *graph.Node, l placement.Layout, dim int, axis placeme
 	return l.Uncut(dim)
 }
 
-// choose is the group of letters that the inputs are cut by along axis.
+// choose is the group of letters by which n is cut along axis, "" for none: a parameter's, a parameter's gradient's, the
+// one that the inputs are cut by, or of several the one that moves the fewest bytes.
 func (w *sharder) choose(n *graph.Node, in []*graph.Value, terms []string, axis placement.Axes) string {
 	groups := n.Op.Cut(n)
 	if w.WholeLogits && axis == placement.TP && strings.HasPrefix(n.Op.Name, "cross_entropy") {
@@ -62,28 +64,19 @@ func (w *sharder) choose(n *graph.Node, in []*graph.Value, terms []string, axis 
 	}
 	var found []string
 	for i, v := range in {
-		d := v.Layout.DimOf(axis)
-		if d < 0 {
-			continue
-		}
-		g := groupOf(groups, terms[i][d])
-		if g == "" {
-			continue // it may not be cut by this letter: gathered
-		}
-		if paramOf(v) != nil {
+		g := groupAlong(groups, terms[i], v.Layout, axis)
+		if g != "" && paramOf(v) != nil {
 			return g
 		}
-		if !contains(found, g) {
+		if g != "" && !slices.Contains(found, g) {
 			found = append(found, g)
 		}
 	}
 	for i, v := range n.Results {
 		if name, ok := w.grads[v]; ok {
 			_, used := w.Param(name, v.Shape)
-			if d := used.DimOf(axis); d >= 0 {
-				if g := groupOf(groups, resultTerm(n, i)[d]); g != "" {
-					return g
-				}
+			if g := groupAlong(groups, resultTerm(n, i), used, axis); g != "" {
+				return g
 			}
 		}
 	}
@@ -93,18 +86,22 @@ func (w *sharder) choose(n *graph.Node, in []*graph.Value, terms []string, axis 
 	if len(found) < 2 {
 		return strings.Join(found, "")
 	}
+	return w.cheapest(n, in, terms, axis, found)
+}
+
+// cheapest is the one of groups that moves the fewest bytes of inputs. A tie is an error.
+func (w *sharder) cheapest(n *graph.Node, in []*graph.Value, terms []string, axis placement.Axes, groups []string) string {
 	best, bytes, tie := "", -1, false
-	for _, g := range found {
+	for _, g := range groups {
 		cost := 0
 		for i, v := range in {
 			if d := v.Layout.DimOf(axis); d >= 0 && d != dimIn(terms[i], g) || v.Layout.Partial.Has(axis) {
 				cost += v.Bytes()
 			}
 		}
+		tie = cost == bytes || tie && cost > bytes
 		if bytes < 0 || cost < bytes {
-			best, bytes, tie = g, cost, false
-		} else if cost == bytes {
-			tie = true
+			best, bytes = g, cost
 		}
 	}
 	if tie {
@@ -112,7 +109,7 @@ func (w *sharder) choose(n *graph.Node, in []*graph.Value, terms []string, axis 
 		for _, v := range in {
 			layouts = append(layouts, v.Layout.String())
 		}
-		w.fail(n, "its inputs %s do not say by which of %s it is cut along %v", strings.Join(layouts, ", "), strings.Join(found, ", "), axis)
+		w.fail(n, "its inputs %s do not say by which of %s it is cut along %v", strings.Join(layouts, ", "), strings.Join(groups, ", "), axis)
 	}
 	return best
 }
@@ -159,20 +156,13 @@ func resultTerm(n *graph.Node, i int) string {
 // dimIn is the dim of a term that a group of letters cuts, -1 if none.
 func dimIn(term, group string) int { return strings.IndexAny(term, group) }
 
-func groupOf(groups []string, letter byte) string {
-	for _, g := range groups {
-		if strings.IndexByte(g, letter) >= 0 {
-			return g
-		}
+// groupAlong is the group of letters by which a value that lies as l is cut along axis; "" where it is not, or by a letter
+// that the work may not be cut by.
+func groupAlong(groups []string, term string, l placement.Layout, axis placement.Axes) string {
+	d := l.DimOf(axis)
+	i := slices.IndexFunc(groups, func(g string) bool { return d >= 0 && strings.IndexByte(g, term[d]) >= 0 })
+	if i < 0 {
+		return ""
 	}
-	return ""
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
+	return groups[i]
 }
