@@ -40,9 +40,9 @@ func (m *Manifest) checkMesh(p *problems) {
 	d, c := m.Mesh.Dims, &m.Model.Config
 	product := 1.0 // exact below 2^53, and never wraps
 	var factors []string
-	for _, a := range d.axes() {
-		product *= float64(a.Degree)
-		factors = append(factors, fmt.Sprintf("%s(%d)", a.Name, a.Degree))
+	for i, degree := range []int{d.PP, d.DPReplicate, d.DPShard, d.CP, d.TP} {
+		product *= float64(degree)
+		factors = append(factors, fmt.Sprintf("%s(%d)", mesh.Order()[i], degree))
 	}
 	if product != float64(m.Mesh.WorldSize) {
 		p.add("mesh.dims: %s = %.0f, but mesh.world_size is %d", strings.Join(factors, " * "), product, m.Mesh.WorldSize)
@@ -206,21 +206,6 @@ func (m *Manifest) checkStages(p *problems, rankOf []int) {
 			p.add("pipeline.stages.%d.num_params is %d, but its modules have %d", i, s.NumParams, n)
 		}
 	}
-}
-
-// Ranks arranges the ranks by m's degrees and order.
-func (m *Mesh) Ranks() (*mesh.Mesh, error) {
-	axes := m.Dims.axes()
-	slices.SortFunc(axes, func(a, b mesh.Axis) int {
-		return slices.Index(m.Order, a.Name) - slices.Index(m.Order, b.Name)
-	})
-	return mesh.New(axes...)
-}
-
-// axes lists the axes of the dense mesh in torchtitan's order.
-func (d MeshDims) axes() []mesh.Axis {
-	return []mesh.Axis{{Name: mesh.PP, Degree: d.PP}, {Name: mesh.DPReplicate, Degree: d.DPReplicate}, {Name: mesh.DPShard, Degree: d.DPShard},
-		{Name: mesh.CP, Degree: d.CP}, {Name: mesh.TP, Degree: d.TP}}
 }
 
 // divisors lists the divisors of n, the first and the last few of many.

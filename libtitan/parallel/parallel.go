@@ -2,11 +2,14 @@ package parallel
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
+	"titan/libtitan/mesh"
 	"titan/libtitan/model/llama3"
 	"titan/libtitan/nn"
 	"titan/libtitan/pass"
@@ -91,6 +94,9 @@ func (j *Job) cut() (*pipeline.Schedule, error) {
 func Runnable(m *manifest.Manifest) error {
 	if ep := m.Mesh.Dims.EP; ep > 1 || m.Model.Config.NumExperts > 0 {
 		return exit.Input.Errorf("mesh.dims.ep: %d with %d experts: titan-run trains dense models: plan with --ep 1 --experts 0", ep, m.Model.Config.NumExperts)
+	}
+	if !slices.Equal(m.Mesh.Order, mesh.Order()) {
+		return exit.Input.Errorf("mesh.order: titan-run's ranks lie in the order %s alone: set that", strings.Join(mesh.Order(), ","))
 	}
 	if m.Estimate != nil && m.Estimate.PlanOnly {
 		return exit.Input.Errorf("estimate.plan_only: the plan counts on what titan-run does not do yet: plan without --async-tp")

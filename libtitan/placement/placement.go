@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"math/bits"
 	"strings"
+
+	"titan/libtitan/mesh"
 )
 
 // Axes is a set of mesh axes that act as one: their ranks in row-major order, the slowest axis first.
@@ -24,7 +26,7 @@ const (
 	NumAxes = 4
 )
 
-var names = [NumAxes]string{"dp_replicate", "dp_shard", "cp", "tp"}
+var names = [NumAxes]string{mesh.DPReplicate, mesh.DPShard, mesh.CP, mesh.TP}
 
 func (a Axes) String() string {
 	var s []string
