@@ -48,6 +48,9 @@ func (r *rejections) add(format string, args ...any) {
 
 // meshes lists the legal meshes, tp first: what a degree alone forbids is one rejection.
 func (s *Space) meshes(r *rejections) (legal []manifest.MeshDims) {
+	if s.Dims.TP != 0 && s.rejectTP(r, s.Dims.TP) {
+		return nil
+	}
 	if given := s.given(); s.World%given != 0 {
 		r.add("mesh.dims: the given degrees make %d, which does not divide mesh.world_size %d", given, s.World)
 		return nil

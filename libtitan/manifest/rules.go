@@ -37,14 +37,14 @@ func (m *Manifest) checkModel(p *problems) {
 }
 
 func (m *Manifest) checkMesh(p *problems) {
-	d, c := m.Mesh.Dims, &m.Model.Config
+	d := m.Mesh.Dims
 	product := 1.0 // exact below 2^53, and never wraps
 	var factors []string
 	for i, degree := range []int{d.PP, d.DPReplicate, d.DPShard, d.CP, d.TP} {
 		product *= float64(degree)
 		factors = append(factors, fmt.Sprintf("%s(%d)", mesh.Order()[i], degree))
 	}
-	if product != float64(m.Mesh.WorldSize) {
+	if m.checkHeads(p) && product != float64(m.Mesh.WorldSize) {
 		p.add("mesh.dims: %s = %.0f, but mesh.world_size is %d", strings.Join(factors, " * "), product, m.Mesh.WorldSize)
 	}
 	order := slices.Clone(m.Mesh.Order)
@@ -52,15 +52,27 @@ func (m *Manifest) checkMesh(p *problems) {
 	if axes := mesh.Order(); len(order) != len(axes) || len(slices.Compact(order)) != len(axes) {
 		p.add("mesh.order: want each of %s once", strings.Join(axes, ", "))
 	}
-	for _, heads := range []struct {
-		name string
-		n    int
-	}{{"num_heads", c.NumHeads}, {"num_kv_heads", c.NumKVHeads}} {
-		if heads.n%d.TP != 0 {
-			p.add("model.config.%s %d is not divisible by mesh.dims.tp %d (tp may be %s)", heads.name, heads.n, d.TP, divisors(gcd(c.NumHeads, c.NumKVHeads)))
-		}
-	}
 	m.checkExperts(p)
+}
+
+// cutsHeads reports whether tp would cut a head. What else does not divide by such a tp is not worth a word.
+func (m *Manifest) cutsHeads() bool {
+	c, tp := &m.Model.Config, m.Mesh.Dims.TP
+	return c.NumHeads%tp != 0 || c.NumKVHeads%tp != 0
+}
+
+// checkHeads reports whether tp leaves heads whole.
+func (m *Manifest) checkHeads(p *problems) bool {
+	if !m.cutsHeads() {
+		return true
+	}
+	c, tp := &m.Model.Config, m.Mesh.Dims.TP
+	name, n := "num_heads", c.NumHeads
+	if n%tp == 0 {
+		name, n = "num_kv_heads", c.NumKVHeads
+	}
+	p.add("model.config.%s %d is not divisible by mesh.dims.tp %d (tp may be %s)", name, n, tp, divisors(gcd(c.NumHeads, c.NumKVHeads)))
+	return false
 }
 
 func (m *Manifest) checkExperts(p *problems) {
@@ -92,7 +104,7 @@ func (m *Manifest) checkBatch(p *problems) {
 	case d.CP > 1:
 		pieces, why = d.TP*2*d.CP, fmt.Sprintf("tp*2*cp = %d (mesh.dims.tp %d, cp %d)", d.TP*2*d.CP, d.TP, d.CP)
 	}
-	if t.SeqLen%pieces != 0 {
+	if t.SeqLen%pieces != 0 && !m.cutsHeads() {
 		p.add("training.seq_len %d is not divisible by %s", t.SeqLen, why)
 	}
 	dp := d.DPReplicate * d.DPShard

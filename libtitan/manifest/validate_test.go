@@ -114,6 +114,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"order word", []string{"mesh.order=pp,ep"}, `mesh.order: "ep" is not among pp, dp_replicate, dp_shard, cp, tp`},
 		{"kv heads", []string{"model.config.num_kv_heads=2", "mesh.dims.pp=1", "mesh.dims.tp=4", "mesh.world_size=4", "pipeline=null"},
 			"model.config.num_kv_heads 2 is not divisible by mesh.dims.tp 4 (tp may be 1, 2)"},
+		{"heads, rows and world", []string{"mesh.dims.tp=3", "mesh.dims.pp=1", "pipeline=null"}, "model.config.num_heads 16 is not divisible by mesh.dims.tp 3 (tp may be 1, 2, 4, 8, 16)"},
 		{"heads per kv head", []string{"model.config.num_kv_heads=5"}, "model.config.num_heads 16 is not divisible by model.config.num_kv_heads 5"},
 		{"odd head", []string{"model.config.head_dim=3"}, "model.config.head_dim 3 is odd: rotary embeddings turn pairs of channels"},
 		{"seq over tp", []string{"training.seq_len=65", "mesh.dims.pp=1", "mesh.dims.tp=2", "pipeline=null"}, "training.seq_len 65 is not divisible by mesh.dims.tp 2"},

@@ -36,11 +36,15 @@ func brief(j *estimate.Job) string {
 	return strings.Join(words, " x ") + " (" + mode + ")"
 }
 
-// explainSearch prints what was found and what not, a line each.
-func explainSearch(w io.Writer, f *estimate.Found, s *estimate.Space) {
-	for _, r := range f.Rejected {
+// explainRejected prints what was not looked at and why, a line each.
+func explainRejected(w io.Writer, list []estimate.Rejection) {
+	for _, r := range list {
 		fmt.Fprintf(w, "rejected: %s\n", r.Why)
 	}
+}
+
+// explainSearch prints what was found, or what came near, a line each.
+func explainSearch(w io.Writer, f *estimate.Found, s *estimate.Space) {
 	fmt.Fprintf(w, "%s legal meshes of %s on %s, %.1f GiB a GPU\n", app.Grouped(int64(f.Meshes)), manifest.Counted(s.World, "rank"), s.Machine.Name, float64(f.Capacity)/gib)
 	t := app.Table(w)
 	defer t.Flush()
@@ -104,7 +108,7 @@ func explainEstimate(w io.Writer, e *estimate.Estimate, capacity int64) {
 	t.Flush()
 	t = app.Table(w)
 	for _, p := range e.Seconds() {
-		if p.Seconds > 0 {
+		if p.Seconds > 1e-9 {
 			fmt.Fprintf(t, "%s\t%.4g s\t%.1f%%\n", strings.ReplaceAll(p.Part, "_", " "), p.Seconds, 100*p.Seconds/e.StepSeconds)
 		}
 	}

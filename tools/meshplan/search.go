@@ -27,6 +27,7 @@ func search(ctx context.Context, e *app.Env, o *options) error {
 		return err
 	}
 	explainSearch(e.Explain, found, space)
+	defer explainRejected(e.Explain, found.Rejected)
 	if found.Plans == nil {
 		return none(found, space)
 	}
@@ -194,7 +195,7 @@ func (o *options) alsoGiven(flags ...string) func(string) bool {
 	}
 }
 
-// none says why there is no plan.
+// none says why there is no plan: what was asked for contradicts itself, as [manifest.Validate] would say of it, or it does not fit.
 func none(f *estimate.Found, s *estimate.Space) error {
 	if f.Misses == nil {
 		var why []string
@@ -205,7 +206,7 @@ func none(f *estimate.Found, s *estimate.Space) error {
 			}
 			why = append(why, r.Why)
 		}
-		return exit.No.Errorf("no mesh of %d ranks is legal: %s", s.World, strings.Join(why, "; "))
+		return exit.Input.Errorf("no mesh of %d ranks is legal: %s", s.World, strings.Join(why, "; "))
 	}
 	var near []string
 	for _, p := range f.Misses {
