@@ -29,7 +29,7 @@ func brief(j *estimate.Job) string {
 	if words == nil {
 		words = []string{"1 rank"}
 	}
-	mode := fmt.Sprintf("%d rows a microbatch, ac %s", j.Rows, strings.TrimSuffix(j.AC.Mode+":"+j.AC.Option, ":"))
+	mode := fmt.Sprintf("%s a microbatch, ac %s", manifest.Counted(j.Rows, "row"), strings.TrimSuffix(j.AC.Mode+":"+j.AC.Option, ":"))
 	if d.PP > 1 {
 		mode += fmt.Sprintf(", %s of %d microbatches", j.Schedule, j.NumMicrobatches)
 	}
