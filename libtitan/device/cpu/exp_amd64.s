@@ -279,6 +279,28 @@ sgnext:
 	VADDPS      x, p, p             \
 	VDIVPS      p, x, p
 
+// func sigmoidAVX2(n int, y, x *float32)
+TEXT ·sigmoidAVX2(SB), NOSPLIT, $0-24
+	MOVQ n+0(FP), CX
+	MOVQ y+8(FP), DI
+	MOVQ x+16(FP), SI
+	SIGMOIDCONSTS
+	SHRQ $3, CX
+	JZ   sigmoiddone
+
+sigmoidloop:
+	VMOVUPS (SI), Y5
+	SIGMOID(Y5, Y0, Y1, Y2, Y3)
+	VMOVUPS Y3, (DI)
+	ADDQ $32, SI
+	ADDQ $32, DI
+	DECQ CX
+	JNZ  sigmoidloop
+
+sigmoiddone:
+	VZEROUPPER
+	RET
+
 // func siluAVX2(n int, y, a, b *float32)
 TEXT ·siluAVX2(SB), NOSPLIT, $0-32
 	MOVQ n+0(FP), CX
@@ -322,12 +344,14 @@ sgloop:
 	VMOVUPS (SI)(AX*1), Y5
 	SIGMOID(Y5, Y0, Y1, Y2, Y3)
 	VMOVUPS (R9)(AX*1), Y0
-	VMULPS  Y3, Y0, Y1            // dy*s
-	VMULPS  Y5, Y1, Y2            // db = dy*s*a
+	VMULPS  Y5, Y0, Y2
+	VMULPS  Y3, Y2, Y2            // db = dy*a*s
+	VMULPS  (DX)(AX*1), Y0, Y1
+	VMULPS  Y3, Y1, Y1            // dy*b*s
 	VMOVUPS one<>(SB), Y4
 	VSUBPS  Y3, Y4, Y3            // 1-s
-	VFMADD213PS Y4, Y5, Y3        // 1+a*(1-s)
-	VMULPS  (DX)(AX*1), Y1, Y1
+	VMULPS  Y5, Y3, Y3
+	VADDPS  Y4, Y3, Y3            // 1+a*(1-s)
 	VMULPS  Y3, Y1, Y1
 	VMOVUPS Y2, (R8)(AX*1)        // all inputs are read: outputs may be the same memory
 	VMOVUPS Y1, (DI)(AX*1)

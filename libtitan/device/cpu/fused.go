@@ -17,7 +17,11 @@ type Values struct {
 const fusedTile = 1024
 
 // Fused runs p on rows of width elements, a tile at a time, so that what is between its steps stays in the cache. A result
-// whose add is set is added to what is there; such results are float32.
+// whose add is set is added to what is there; such results are float32. Results share no memory with each other or with what
+// is read.
+//
+// Each step is one operation on float32, rounded: nothing of two steps is contracted. So an element's bits are those that the
+// kernels of the separate ops give it.
 func (e *Engine) Fused(p *scalar.Program, rows, width int, in, out []Values, add []bool) {
 	grain := rowGrain
 	if p.Flat() {
@@ -52,13 +56,15 @@ func (e *Engine) Fused(p *scalar.Program, rows, width int, in, out []Values, add
 // tile runs a program on one row.
 type tile struct {
 	p       *scalar.Program
+	steps   []int // that give each row its own
 	k       *kernels
 	width   int
 	in, out []Values
 	add     []bool
 	room    *arena
-	full    [][]float32 // by step: a row of a Full value, or all of a Col
+	full    [][]float32 // by step: a row of a Full value, or all of a Col; of a One as many as a row has
 	one     []float32   // by step: a Row or One value
+	direct  []bool      // by result: a step writes it where it belongs
 	bits    []uint16
 	sums    [][]float32 // by result: what its columns add up to
 	top     []uint32    // by result: the bits of the largest magnitude
@@ -66,7 +72,7 @@ type tile struct {
 
 func (e *Engine) newTile(p *scalar.Program, width int, in, out []Values, add []bool) *tile {
 	n := len(p.Steps)
-	t := &tile{p: p, k: e.k, width: width, in: in, out: out, add: add, full: make([][]float32, n), one: make([]float32, n), bits: make([]uint16, width), top: make([]uint32, len(p.Out))}
+	t := &tile{p: p, k: e.k, width: width, in: in, out: out, add: add, full: make([][]float32, n), one: make([]float32, n), bits: make([]uint16, width), direct: direct(p, out, add), top: make([]uint32, len(p.Out))}
 	t.room = e.borrow(n*width, n)
 	for i := range t.full {
 		t.full[i] = t.room.take(width)
@@ -77,9 +83,30 @@ func (e *Engine) newTile(p *scalar.Program, width int, in, out []Values, add []b
 			t.full[o.Value] = t.read(in[i], 0, t.full[o.Value])
 		case scalar.One:
 			t.one[o.Value] = t.number(in[i], 0)
+			fill(t.full[o.Value], t.one[o.Value])
+		}
+	}
+	for i, s := range p.Steps {
+		switch {
+		case s.Code == scalar.Input:
+		case s.Kind == scalar.Col || s.Kind == scalar.One: // the same for all rows
+			t.step(i, s)
+		default:
+			t.steps = append(t.steps, i)
 		}
 	}
 	return t
+}
+
+// direct finds the results of p that its steps can write: Full, float32, not added to, the first of their value.
+func direct(p *scalar.Program, out []Values, add []bool) []bool {
+	is, taken := make([]bool, len(p.Out)), make([]bool, len(p.Steps))
+	for i, o := range p.Out {
+		s := p.Steps[o.Value]
+		is[i] = o.Kind == scalar.Full && s.Kind == scalar.Full && s.Code != scalar.Input && out[i].F32 != nil && !add[i] && !taken[o.Value]
+		taken[o.Value] = taken[o.Value] || is[i]
+	}
+	return is
 }
 
 // read gives width elements of v from at on as float32.
@@ -108,17 +135,18 @@ func (t *tile) row(r int) {
 			t.one[o.Value] = t.number(t.in[i], r)
 		}
 	}
-	for i, s := range t.p.Steps {
-		switch {
-		case s.Code == scalar.Input:
-		case s.Kind == scalar.Full || s.Kind == scalar.Col:
-			t.vector(t.full[i], s)
-		default:
-			t.one[i] = t.scalar(s)
+	for i, o := range t.p.Out {
+		if t.direct[i] {
+			t.full[o.Value] = t.out[i].F32[r*t.width:][:t.width]
 		}
 	}
+	for _, i := range t.steps {
+		t.step(i, t.p.Steps[i])
+	}
 	for i, o := range t.p.Out {
-		t.write(i, o, r)
+		if !t.direct[i] {
+			t.write(i, o, r)
+		}
 	}
 }
 

@@ -8,26 +8,36 @@ import (
 	"titan/libtitan/scalar"
 )
 
+// step computes step i, which is no input.
+func (t *tile) step(i int, s scalar.Step) {
+	if s.Kind == scalar.Full || s.Kind == scalar.Col {
+		t.vector(t.full[i], s)
+		return
+	}
+	t.one[i] = t.scalar(s)
+	if s.Kind == scalar.One {
+		fill(t.full[i], t.one[i])
+	}
+}
+
+func fill(y []float32, x float32) {
+	for i := range y {
+		y[i] = x
+	}
+}
+
 // vector computes a step that has a value for each column.
 func (t *tile) vector(y []float32, s scalar.Step) {
 	a := s.Args[0]
-	wide := func(i int) bool { return t.p.Steps[i].Kind == scalar.Full || t.p.Steps[i].Kind == scalar.Col }
 	switch s.Code {
-	case scalar.Add, scalar.Sub, scalar.Mul:
-		b := s.Args[1]
-		switch {
-		case wide(a) && wide(b):
-			t.both(y, t.full[a], t.full[b], s.Code)
-		case wide(a):
-			withRight(t.k, y, t.full[a], t.one[b], s.Code)
-		default:
-			withLeft(t.k, y, t.one[a], t.full[b], s.Code)
-		}
+	case scalar.Add:
+		t.k.add(y, t.wide(a), t.wide(s.Args[1]))
+	case scalar.Sub:
+		t.k.sub(y, t.wide(a), t.wide(s.Args[1]))
+	case scalar.Mul:
+		t.product(y, a, s.Args[1])
 	case scalar.Sigmoid:
-		t.k.exp2(y, t.full[a], -math.Log2E, 0)
-		for i, x := range y {
-			y[i] = 1 / (1 + x)
-		}
+		t.k.sigmoid(y, t.full[a])
 	case scalar.Round:
 		t.k.narrow(t.bits, t.full[a])
 		t.k.widen(y, t.bits)
@@ -38,40 +48,23 @@ func (t *tile) vector(y []float32, s scalar.Step) {
 	}
 }
 
-func (t *tile) both(y, a, b []float32, c scalar.Code) {
-	switch c {
-	case scalar.Add:
-		t.k.add(y, a, b)
-	case scalar.Mul:
-		t.k.scaleMul(y, a, b, 1)
-	case scalar.Sub:
-		for i, x := range a {
-			y[i] = x - b[i]
-		}
+// wide is step i's value for each column.
+func (t *tile) wide(i int) []float32 {
+	if t.p.Steps[i].Kind == scalar.Row {
+		fill(t.full[i], t.one[i])
 	}
+	return t.full[i]
 }
 
-// withRight computes with one number on the right of each element, withLeft on the left.
-func withRight(k *kernels, y, a []float32, b float32, c scalar.Code) {
-	if c == scalar.Mul {
-		k.scale(y, a, b)
-		return
-	}
-	if c == scalar.Sub {
-		b = -b
-	}
-	for i, x := range a {
-		y[i] = x + b
-	}
-}
-
-func withLeft(k *kernels, y []float32, a float32, b []float32, c scalar.Code) {
-	if c != scalar.Sub {
-		withRight(k, y, b, a, c)
-		return
-	}
-	for i, x := range b {
-		y[i] = a - x
+func (t *tile) product(y []float32, a, b int) {
+	number := func(i int) bool { return t.p.Steps[i].Kind == scalar.Row || t.p.Steps[i].Kind == scalar.One }
+	switch {
+	case number(a):
+		t.k.scale(y, t.full[b], t.one[a])
+	case number(b):
+		t.k.scale(y, t.full[a], t.one[b])
+	default:
+		t.k.scaleMul(y, t.full[a], t.full[b], 1)
 	}
 }
 
@@ -94,7 +87,9 @@ func (t *tile) scalar(s scalar.Step) float32 {
 	case scalar.Mul:
 		return a * b
 	case scalar.Sigmoid:
-		return sigmoid(a)
+		y := []float32{a}
+		t.k.sigmoid(y, y)
+		return y[0]
 	case scalar.Round:
 		t.k.narrow(t.bits[:1], []float32{a})
 		return math.Float32frombits(uint32(t.bits[0]) << 16)

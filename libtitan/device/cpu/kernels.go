@@ -15,6 +15,10 @@ import (
 type tileFunc func(k int, a *float32, rs, ps int, b *float32, bs, bp int, c *float32, ldc, panels int, add bool)
 
 // kernels is one instruction set's implementation of the inner loops. Slices of one call have equal lengths.
+//
+// normGrad, silu and siluGrad are what the programs of their ops say (see package scalar), in one pass: the same operations in
+// the same order, each rounded, none of them a fused multiply-add, wherever in a slice an element stands. So an op has the bits
+// in float32 that it has in a fused program.
 type kernels struct {
 	name   string
 	mr, nr int
@@ -41,11 +45,12 @@ type kernels struct {
 	sumSquares func(x []float32) float64                                        // in float64
 	scale      func(y, x []float32, s float32)                                  // y = x*s
 	scaleMul   func(y, x, w []float32, s float32)                               // y = x*s*w
-	normGrad   func(dx, dw, dy, x, w []float32, r, s float32)                   // dx = dy*w*r - x*s; dw += dy*x*r
+	normGrad   func(dx, dw, dy, x, w []float32, r, s float32)                   // dx = dy*r*w - x*s; dw += dy*r*x
 	rope       func(y, x, cos, sin []float32, sign float32)                     // the heads of a token: pairs (2i,2i+1) of each, len(cos) = H/2
+	sigmoid    func(y, x []float32)                                             // y = 1/(1+e^-x)
 	silu       func(y, a, b []float32)                                          // y = a*sigmoid(a)*b
-	siluGrad   func(da, db, dy, a, b []float32)                                 // its backward
-	add        func(y, a, b []float32)                                          // y = a+b
+	siluGrad   func(da, db, dy, a, b []float32)                                 // its backward, in the order of op's swiglu_backward
+	add, sub   func(y, a, b []float32)                                          // y = a+b, y = a-b
 	adamw      func(p, g, m, v []float32, s *adamScalars)                       // see Engine.AdamW
 	widen      func(y []float32, x []uint16)                                    // bfloat16 to float32
 	narrow     func(y []uint16, x []float32)                                    // and back, ties to even
@@ -61,7 +66,7 @@ func scalarKernels() *kernels {
 		name: "scalar", mr: 6, nr: 16, tile: tile6x16Go, tile6: tile6x16Go,
 		exp2: exp2Go, softmaxRows: softmaxRowsGo, softGradRows: softGradRowsGo,
 		max: maxGo, dot: dotGo, dot3: dot3Go, sumSquares: sumSquaresGo, scale: scaleGo, scaleMul: scaleMulGo,
-		normGrad: normGradGo, rope: ropeGo, silu: siluGo, siluGrad: siluGradGo, add: addGo, adamw: adamwGo,
+		normGrad: normGradGo, rope: ropeGo, sigmoid: sigmoidGo, silu: siluGo, siluGrad: siluGradGo, add: addGo, sub: subGo, adamw: adamwGo,
 		widen: dtype.WidenBF16, narrow: dtype.NarrowBF16, copyRows: copyRowsGo, transpose: transposeGo, packStrips: packStripsGo,
 	}
 }
@@ -152,9 +157,9 @@ func scaleMulGo(y, x, w []float32, s float32) {
 
 func normGradGo(dx, dw, dy, x, w []float32, r, s float32) {
 	for i, v := range x {
-		g := dy[i]
-		dx[i] = g*w[i]*r - v*s
-		dw[i] += g * v * r
+		g := dy[i] * r
+		dx[i] = float32(g*w[i]) - float32(v*s) // conversions round, so that no compiler contracts
+		dw[i] += float32(g * v)
 	}
 }
 
@@ -170,6 +175,12 @@ func ropeGo(y, x, cos, sin []float32, sign float32) {
 
 func sigmoid(a float32) float32 { return float32(1 / (1 + math.Exp(-float64(a)))) }
 
+func sigmoidGo(y, x []float32) {
+	for i, v := range x {
+		y[i] = sigmoid(v)
+	}
+}
+
 func siluGo(y, a, b []float32) {
 	for i, v := range a {
 		y[i] = v * sigmoid(v) * b[i]
@@ -179,13 +190,19 @@ func siluGo(y, a, b []float32) {
 func siluGradGo(da, db, dy, a, b []float32) {
 	for i, v := range a {
 		s, g := sigmoid(v), dy[i]
-		da[i], db[i] = g*b[i]*s*(1+v*(1-s)), g*v*s
+		da[i], db[i] = g*b[i]*s*(1+float32(v*(1-s))), g*v*s
 	}
 }
 
 func addGo(y, a, b []float32) {
 	for i, v := range a {
 		y[i] = v + b[i]
+	}
+}
+
+func subGo(y, a, b []float32) {
+	for i, v := range a {
+		y[i] = v - b[i]
 	}
 }
 

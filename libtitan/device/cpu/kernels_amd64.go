@@ -31,7 +31,7 @@ func avx2Kernels() *kernels {
 	k.tile, k.tile6 = tile6x16, tile6x16
 	k.exp2, k.softmaxRows, k.softGradRows, k.max, k.dot, k.dot3, k.sumSquares = exp2Vec, softmaxRowsVec, softGradRowsVec, maxVec, dotVec, dot3Vec, sumSquaresVec
 	k.scale, k.scaleMul, k.normGrad, k.rope = scaleVec, scaleMulVec, normGradVec, ropeVec
-	k.silu, k.siluGrad, k.add, k.adamw = siluVec, siluGradVec, addVec, adamwVec
+	k.sigmoid, k.silu, k.siluGrad, k.add, k.sub, k.adamw = sigmoidVec, siluVec, siluGradVec, addVec, subVec, adamwVec
 	k.widen, k.narrow = widenVec, narrowVec
 	k.copyRows, k.transpose, k.packStrips = copyRowsVec, transposeVec, packStripsVec
 	return k
@@ -93,6 +93,9 @@ func normGradAVX2(n int, dx, dw, dy, x, w *float32, r, s float32)
 func ropeAVX2(heads, n int, y, x, cos, sin *float32, sign float32)
 
 //go:noescape
+func sigmoidAVX2(n int, y, x *float32)
+
+//go:noescape
 func siluAVX2(n int, y, a, b *float32)
 
 //go:noescape
@@ -100,6 +103,9 @@ func siluGradAVX2(n int, da, db, dy, a, b *float32)
 
 //go:noescape
 func addAVX2(n int, y, a, b *float32)
+
+//go:noescape
+func subAVX2(n int, y, a, b *float32)
 
 //go:noescape
 func adamwAVX2(n int, p, grad, m, v *float32, s *adamScalars)
@@ -220,6 +226,19 @@ func ropeVec(y, x, cos, sin []float32, sign float32) {
 	ropeAVX2(len(x)/h, h, &y[0], &x[0], &cos[0], &sin[0], sign)
 }
 
+func sigmoidVec(y, x []float32) {
+	n := body(len(x))
+	if n > 0 {
+		sigmoidAVX2(n, &y[0], &x[0])
+	}
+	if n < len(x) {
+		var t [8]float32
+		copy(t[:], x[n:])
+		sigmoidAVX2(8, &t[0], &t[0])
+		copy(y[n:], t[:])
+	}
+}
+
 func siluVec(y, a, b []float32) {
 	n := body(len(a))
 	if n > 0 {
@@ -256,6 +275,14 @@ func addVec(y, a, b []float32) {
 		addAVX2(n, &y[0], &a[0], &b[0])
 	}
 	addGo(y[n:], a[n:], b[n:])
+}
+
+func subVec(y, a, b []float32) {
+	n := body(len(a))
+	if n > 0 {
+		subAVX2(n, &y[0], &a[0], &b[0])
+	}
+	subGo(y[n:], a[n:], b[n:])
 }
 
 func adamwVec(p, g, m, v []float32, s *adamScalars) {

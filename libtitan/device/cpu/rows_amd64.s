@@ -186,11 +186,12 @@ ngloop:
 	VMULPS  (R9)(AX*1), Y0, Y2   // dy*r
 	VMOVUPS (SI)(AX*1), Y3
 	VMULPS  Y1, Y3, Y4           // x*s
-	VMOVUPS (R8)(AX*1), Y5
-	VFMADD231PS Y3, Y2, Y5
-	VMOVUPS Y5, (R8)(AX*1)
-	VFMSUB132PS (DX)(AX*1), Y4, Y2
-	VMOVUPS Y2, (DI)(AX*1)
+	VMULPS  Y3, Y2, Y5
+	VADDPS  (R8)(AX*1), Y5, Y5
+	VMOVUPS Y5, (R8)(AX*1)       // dw + dy*r*x
+	VMULPS  (DX)(AX*1), Y2, Y2
+	VSUBPS  Y4, Y2, Y2
+	VMOVUPS Y2, (DI)(AX*1)       // dy*r*w - x*s
 	ADDQ $32, AX
 	DECQ CX
 	JNZ  ngloop
@@ -261,6 +262,29 @@ addloop:
 	JNZ  addloop
 
 adddone:
+	VZEROUPPER
+	RET
+
+// func subAVX2(n int, y, a, b *float32)
+TEXT ·subAVX2(SB), NOSPLIT, $0-32
+	MOVQ n+0(FP), CX
+	MOVQ y+8(FP), DI
+	MOVQ a+16(FP), SI
+	MOVQ b+24(FP), DX
+	SHRQ $3, CX
+	JZ   subdone
+
+subloop:
+	VMOVUPS (SI), Y0
+	VSUBPS  (DX), Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ $32, SI
+	ADDQ $32, DX
+	ADDQ $32, DI
+	DECQ CX
+	JNZ  subloop
+
+subdone:
 	VZEROUPPER
 	RET
 

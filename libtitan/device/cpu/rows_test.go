@@ -52,7 +52,7 @@ func TestExp2Limits(t *testing.T) {
 	}
 }
 
-// TestSigmoid: silu(a)*1 is within 3 units in the last place of a/(1+exp(-a)), far out too.
+// TestSigmoid: silu(a)*1 is within 3 units in the last place of a/(1+exp(-a)), far out too; at infinity sigmoid is 0 or 1.
 func TestSigmoid(t *testing.T) {
 	for _, k := range availableKernels() {
 		for a := -100.0; a < 100; a += 0.37 {
@@ -61,6 +61,11 @@ func TestSigmoid(t *testing.T) {
 			want := float64(x[0]) / (1 + math.Exp(-float64(x[0])))
 			require.InDelta(t, want, y[0], 3*0x1p-23*math.Abs(want)+1e-36, "%s silu(%g)", k.name, a)
 		}
+		inf, nan := float32(math.Inf(1)), float32(math.NaN())
+		y := []float32{-inf, inf, 0, nan}
+		k.sigmoid(y, y)
+		require.Equal(t, []float32{0, 1, 0.5}, y[:3], k.name)
+		require.True(t, y[3] != y[3], k.name)
 	}
 }
 
