@@ -135,10 +135,3 @@ func (a *Allocator) Stats() Stats {
 	defer a.mu.Unlock()
 	return Stats{a.meter, len(a.segments), a.retries, a.ooms}
 }
-
-// ResetPeaks makes the present counters the peaks, as torch.cuda.reset_peak_memory_stats does.
-func (a *Allocator) ResetPeaks() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.meter = Meter{a.meter.Now, a.meter.Now, a.meter.Now}
-}

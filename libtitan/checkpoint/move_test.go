@@ -403,7 +403,7 @@ func TestIndexIsHeldAgainstTheFiles(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			data := pattern(4, name[0])
 			fill := func(dst []byte, off int64) error { copy(dst, data[off:]); return nil }
-			require.NoError(t, WriteSafetensors(filepath.Join(dir, name+".safetensors"), []SafeSource{{name, dtype.Float32, []int64{1}, fill}}, nil))
+			require.NoError(t, writeSafetensors(filepath.Join(dir, name+".safetensors"), []SafeSource{{name, dtype.Float32, []int64{1}, fill}}, nil))
 		}
 		b, err := json.Marshal(map[string]any{"weight_map": weights})
 		require.NoError(t, err)

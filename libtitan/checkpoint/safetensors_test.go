@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -93,6 +94,10 @@ func TestUnsoundSafetensors(t *testing.T) {
 	}
 }
 
+func writeSafetensors(path string, tensors []SafeSource, metadata map[string]string) error {
+	return writeSafeFile(context.Background(), path, tensors, metadata, WriteOptions{})
+}
+
 func TestSafetensorsReadBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.safetensors")
 	big := pattern(3<<20, 9)
@@ -101,7 +106,7 @@ func TestSafetensorsReadBack(t *testing.T) {
 		{"z", dtype.UInt8, []int64{3}, from(big)}, {"empty", dtype.Int64, []int64{0, 5}, from(nil)},
 		{"w", dtype.Float32, []int64{3, 1 << 18}, from(big)}, {"s", dtype.Float32, nil, from(big[8:])},
 	}
-	require.NoError(t, WriteSafetensors(path, sources, map[string]string{"format": "pt"}))
+	require.NoError(t, writeSafetensors(path, sources, map[string]string{"format": "pt"}))
 	s, err := OpenSafetensors(path)
 	require.NoError(t, err)
 	defer s.Close()

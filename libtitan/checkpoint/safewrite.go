@@ -29,12 +29,7 @@ func (t *SafeSource) bytes() int64 {
 	return n
 }
 
-// WriteSafetensors makes path a safetensors file, whole or not at all; a file that stands there gives way.
-func WriteSafetensors(path string, tensors []SafeSource, metadata map[string]string) error {
-	return writeSafeFile(context.Background(), path, tensors, metadata, WriteOptions{Replace: true})
-}
-
-// writeSafeFile writes beside path and renames.
+// writeSafeFile makes path a safetensors file, whole or not at all.
 func writeSafeFile(ctx context.Context, path string, tensors []SafeSource, metadata map[string]string, o WriteOptions) error {
 	f, err := planSafe(tensors, metadata)
 	if err != nil {

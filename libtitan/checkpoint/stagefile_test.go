@@ -111,7 +111,7 @@ func TestGlobFitsSlashes(t *testing.T) {
 func TestShowKeepsANameOnItsLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.safetensors")
 	fill := func(dst []byte, _ int64) error { return nil }
-	require.NoError(t, WriteSafetensors(path, []SafeSource{{"a\nkind: bytes", dtype.UInt8, []int64{1}, fill}}, nil))
+	require.NoError(t, writeSafetensors(path, []SafeSource{{"a\nkind: bytes", dtype.UInt8, []int64{1}, fill}}, nil))
 	src, err := OpenSource(path)
 	require.NoError(t, err)
 	defer src.Close()

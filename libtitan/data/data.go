@@ -106,9 +106,6 @@ func fingerprint(files []source, o Options) string {
 // Rows is the number of rows in an epoch.
 func (d *Dataset) Rows() int64 { return d.rows }
 
-// Tokens is the number of tokens in an epoch, with those of the last row that is dropped.
-func (d *Dataset) Tokens() int64 { return d.stream.size() }
-
 // Fingerprint identifies the files, their sizes, the tokenizer and the sequence length. A position saved with
 // one fingerprint means nothing in a dataset with another. The seed is not part of it.
 func (d *Dataset) Fingerprint() string { return d.fingerprint }

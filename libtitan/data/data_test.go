@@ -68,7 +68,7 @@ func TestPackingByHand(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := mustOpen(t, Options{Paths: []string{tenDocuments(t)}, Tokenizer: tok, SeqLen: 12})
 			require.Equal(t, int64(10), d.Rows())
-			require.Equal(t, int64(130), d.Tokens())
+			require.Equal(t, int64(130), d.stream.size())
 			for row := range 10 {
 				tokens, labels := make([]int32, 12), make([]int32, 12)
 				require.NoError(t, d.Read(int64(row), tokens, labels))

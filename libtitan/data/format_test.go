@@ -72,7 +72,7 @@ func TestEveryFormatGivesTheSameRows(t *testing.T) {
 	var want []int32
 	for i, folder := range []string{"text", "jsonl", "ids", "arrow", "arrow2", "parquet"} {
 		d := mustOpen(t, Options{Paths: []string{filepath.Join(dir, folder)}, Tokenizer: byteTok(t), SeqLen: 4})
-		require.Equal(t, int64(28), d.Tokens(), folder)
+		require.Equal(t, int64(28), d.stream.size(), folder)
 		b, err := d.Batch(0, int(d.Rows()))
 		require.NoError(t, err)
 		if i == 0 {

@@ -30,14 +30,6 @@ func F32FromF16(h uint16) float32 {
 	return math.Float32frombits(sign | (rest<<13 + 112<<23))
 }
 
-// NarrowF16 rounds src into dst, element by element; dst is as long as src.
-func NarrowF16(dst []uint16, src []float32) {
-	dst = dst[:len(src)]
-	for i, f := range src {
-		dst[i] = F16(f)
-	}
-}
-
 // WidenF16 widens src into dst, element by element; dst is as long as src.
 func WidenF16(dst []float32, src []uint16) {
 	dst = dst[:len(src)]

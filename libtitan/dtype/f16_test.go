@@ -41,7 +41,9 @@ func TestF16(t *testing.T) {
 	require.Equal(t, inf, dtype.F32FromF16(0x7c00))
 	require.True(t, math.IsNaN(float64(dtype.F32FromF16(dtype.F16(nan)))))
 	narrow, wide := make([]uint16, 2), make([]float32, 2)
-	dtype.NarrowF16(narrow, []float32{1.5, -2})
+	for i, f := range []float32{1.5, -2} {
+		narrow[i] = dtype.F16(f)
+	}
 	dtype.WidenF16(wide, narrow)
 	require.Equal(t, []float32{1.5, -2}, wide)
 }

@@ -16,19 +16,8 @@ var (
 	e5m2 = float8{man: 2, bias: 15, largest: 57344, largestBits: 0x7b, nan: 0x7f, infinityBits: 0x7c}
 )
 
-// E4M3FN rounds f to float8_e4m3fn, ties to even. What is beyond 448, infinity too, becomes 448: CUDA's satfinite, and
-// what PyTorch gives after a clamp. A NaN stays a NaN.
-func E4M3FN(f float32) uint8 { return e4m3.round(f) }
-
-// E5M2 rounds f to float8_e5m2, ties to even; what is beyond 57,344, infinity too, becomes 57,344. A NaN stays a NaN.
-func E5M2(f float32) uint8 { return e5m2.round(f) }
-
-// F32FromE4M3FN widens a float8_e4m3fn, exactly.
-func F32FromE4M3FN(b uint8) float32 { return e4m3.widen(b) }
-
-// F32FromE5M2 widens a float8_e5m2, exactly.
-func F32FromE5M2(b uint8) float32 { return e5m2.widen(b) }
-
+// round rounds f to the nearest, ties to even. What is beyond the largest, infinity too, becomes the largest: CUDA's
+// satfinite, and what PyTorch gives after a clamp. A NaN stays a NaN.
 func (t *float8) round(f float32) uint8 {
 	u := math.Float32bits(f)
 	sign := uint8(u >> 24 & 0x80)
@@ -46,6 +35,7 @@ func (t *float8) round(f float32) uint8 {
 	return sign | uint8((u-uint32(127-t.bias)<<23+1<<(shift-1)-1+u>>shift&1)>>shift)
 }
 
+// widen is exact.
 func (t *float8) widen(b uint8) float32 {
 	sign, rest := uint32(b&0x80)<<24, b&0x7f
 	switch {

@@ -50,7 +50,7 @@ func (h *hazards) Take(s *plan.Slot, owner string) error {
 	at, _ := h.Addr(s)
 	for stream, list := range h.busy {
 		for _, b := range list {
-			require.False(h.t, at < b.to && b.from < at+uint64(max(1, s.Bytes())), "%s is given memory that %s still uses", owner, plan.Streams[stream])
+			require.False(h.t, at < b.to && b.from < at+uint64(max(1, s.Bytes())), "%s is given memory that stream %d still uses", owner, stream)
 		}
 	}
 	return nil

@@ -18,9 +18,6 @@ const (
 	StageStream                // between stages
 )
 
-// Streams are their names.
-var Streams = []string{"compute", "gathers", "reductions", "moves", "stages"}
-
 // Keeper is where values lie while a program runs.
 type Keeper interface {
 	Owns(s *Slot) bool // whether it is told of s: of the others somebody else takes care

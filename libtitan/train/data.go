@@ -68,15 +68,17 @@ func (k *rank) readShare(d *dataset, position int64, microbatches int) *share {
 	perStep := t.LocalBatchSize / k.job.Rows // microbatches of an accumulation step
 	s := &share{position: position}
 	for i := range microbatches {
-		row := data.Batch{Rows: k.job.Rows, SeqLen: t.SeqLen, Tokens: make([]int32, k.job.Rows*t.SeqLen), Labels: make([]int32, k.job.Rows*t.SeqLen)}
 		from := data.Share{Rank: dp, Ranks: k.job.DP, Local: t.LocalBatchSize}
-		row.First = from.First(position, i/perStep) + int64(i%perStep*k.job.Rows)
-		if s.err = d.read(&row); s.err != nil {
+		b, err := d.Batch(from.First(position, i/perStep)+int64(i%perStep*k.job.Rows), k.job.Rows)
+		if err == nil {
+			err = d.check(b)
+		}
+		if s.err = err; err != nil {
 			return s
 		}
-		s.valid += row.Valid()
-		s.hash += row.Hash()
-		s.tokens, s.labels = append(s.tokens, row.Tokens), append(s.labels, row.Labels)
+		s.valid += b.Valid()
+		s.hash += b.Hash()
+		s.tokens, s.labels = append(s.tokens, b.Tokens), append(s.labels, b.Labels)
 	}
 	return s
 }
@@ -138,26 +140,12 @@ func (k *rank) localPositions(dst, rows []int32, at plan.Where) {
 	}
 }
 
-func (d *dataset) read(b *data.Batch) error {
-	for r := range b.Rows {
-		lo, hi := r*b.SeqLen, (r+1)*b.SeqLen
-		row, tokens, labels := b.First+int64(r), b.Tokens[lo:hi], b.Labels[lo:hi]
-		if err := d.Read(row, tokens, labels); err != nil {
-			return err
-		}
-		if err := d.check(row, tokens, labels); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // check refuses ids that the model has no row for: they can come from files of ids.
-func (d *dataset) check(row int64, tokens, labels []int32) error {
-	for i := range tokens {
-		t, l := tokens[i], labels[i]
-		if t < 0 || int(t) >= d.vocab || l != data.Ignored && (l < 0 || int(l) >= d.vocab) {
-			return exit.Input.Errorf("data: row %d position %d: token %d, label %d: outside the model's vocabulary of %d", row, i, t, l, d.vocab)
+func (d *dataset) check(b *data.Batch) error {
+	for i, t := range b.Tokens {
+		if l := b.Labels[i]; t < 0 || int(t) >= d.vocab || l != data.Ignored && (l < 0 || int(l) >= d.vocab) {
+			row, position := b.First+int64(i/b.SeqLen), i%b.SeqLen
+			return exit.Input.Errorf("data: row %d position %d: token %d, label %d: outside the model's vocabulary of %d", row, position, t, l, d.vocab)
 		}
 	}
 	return nil
