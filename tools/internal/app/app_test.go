@@ -322,7 +322,31 @@ COMP_WORDS=("$@") COMP_CWORD=$(($#-1)); _fake; echo "${COMPREPLY[*]}"`, "bash")
 func TestManPage(t *testing.T) {
 	code, page, _ := new(fake).exec("", "man")
 	require.Equal(t, 0, code)
-	require.Contains(t, page, `.TH fake 1`)
-	require.Contains(t, page, "fake --tp 2 | other")
-	require.Contains(t, page, "show one")
+	require.True(t, strings.HasPrefix(page, ".TH fake 1 "), page)
+	for _, part := range []string{
+		".SH NAME\nfake \\- do nothing well\n", ".B fake [flags]\n.B fake show [flags] DIR [FQN]\n", ".EX\nfake \\-\\-tp 2 | other\n.EE",
+		".TP\n.B \\-\\-tp N, \\-\\-tensor\\-parallel N\ndegree N (default: 1)\n", ".SS fake show [flags] DIR [FQN]\nshow one\n", "\n.SS fake completion [flags] SHELL\n",
+	} {
+		require.Contains(t, page, part)
+	}
+	require.Equal(t, 1, strings.Count(page, `\-\-log\-level`), "the flags that all verbs share stand once")
+	require.NotContains(t, page, "fake man")
+}
+
+func TestRoffPrintsTextAsItIs(t *testing.T) {
+	require.Equal(t, "\\&.SH\na \\e \\-b\n\\&'x", roff(".SH\na \\ -b\n'x"))
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		t.Skip("SKIPPED: no groff here, so pages are not laid out")
+	}
+	_, page, _ := new(fake).exec("", "man")
+	c := exec.Command(groff, "-man", "-ww", "-Tascii", "-P-cbou")
+	c.Stdin = strings.NewReader(page)
+	var warnings bytes.Buffer
+	c.Stderr = &warnings
+	out, err := c.Output()
+	require.NoError(t, err, warnings.String())
+	require.Empty(t, warnings.String())
+	require.Contains(t, string(out), "--tp N, --tensor-parallel N")
+	require.Contains(t, string(out), "fake --tp 2 | other")
 }

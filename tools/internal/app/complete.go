@@ -29,18 +29,6 @@ func completionVerb(t Tool) Verb {
 	}
 }
 
-// manVerb prints t's man page; `make man` calls it.
-func manVerb(t Tool) Verb {
-	return Verb{Name: "man", Usage: "print the man page", hidden: true, Run: func(_ context.Context, e *Env) error {
-		page, err := build(t, &Env{tool: t.Name}).ToManWithSection(1)
-		if err != nil {
-			return err
-		}
-		_, err = io.WriteString(e.Out, page)
-		return err
-	}}
-}
-
 // words lists what may follow v's name: its flags, and for each flag with choices those.
 func words(v Verb) (flags []string, choices map[string][]string) {
 	var o common
