@@ -29,7 +29,7 @@ func limits(o *checkpoint.ReadOptions) []cli.Flag {
 	o.MaxMemory = 256 << 20
 	return []cli.Flag{
 		app.Bytes(&o.MaxMemory, "memory for buffers", "max-memory"),
-		app.Natural(&o.Jobs, "read N `tensors` at a time (default: one a core)", "jobs", "j"),
+		app.Natural(&o.Jobs, "read `N` tensors at a time (default: one a core)", "jobs", "j"),
 	}
 }
 

@@ -22,7 +22,7 @@ func moveFlags(o *checkpoint.MoveOptions) []cli.Flag {
 	o.MaxMemory = 256 << 20
 	return []cli.Flag{
 		app.Bytes(&o.MaxMemory, "memory for buffers", "max-memory"),
-		app.Natural(&o.Jobs, "move N `blocks` at a time (default: one a core)", "jobs", "j"),
+		app.Natural(&o.Jobs, "move `N` blocks at a time (default: one a core)", "jobs", "j"),
 		app.Switch(&o.Replace, "replace a checkpoint that stands where OUT goes, once the new one is whole", "force"),
 		app.Switch(&o.KeepNames, "leave names as they are: no wrapper parts stripped, none converted", "keep-names"),
 	}
@@ -78,7 +78,7 @@ type layoutFlags struct {
 
 func (f *layoutFlags) flags() []cli.Flag {
 	return []cli.Flag{
-		app.Count(&f.world, "cut every tensor by rows over N `ranks`", "world-size", "ranks", "n"),
+		app.Count(&f.world, "cut every tensor by rows over `N` ranks", "world-size", "ranks", "n"),
 		app.Text(&f.manifest, "cut by the mesh and stages of a manifest `FILE`", "manifest", "m"),
 		app.Text(&f.layout, "cut by `DEGREES` such as dp_shard=4,tp=2; they override the manifest's", "layout"),
 	}

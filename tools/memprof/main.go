@@ -16,9 +16,10 @@ func main() { app.Main(tool()) }
 func tool() app.Tool {
 	var w watchFlags
 	return app.Tool{
-		Name:    "memprof",
-		Usage:   "profile memory",
-		About:   "Shows what holds a run's memory: in a recorded trace by call stack or module, and what each remedy would save; in a\nplan by rank and module.",
+		Name:  "memprof",
+		Usage: "profile memory",
+		About: "Shows what holds a run's memory. Of a recorded trace, PyTorch's or titan-run's: snapshot says who held it, by call stack or " +
+			"module, replay what other policies would have saved. Of a plan: simulate predicts it, by rank and module. Of a GPU: watch samples it.",
 		Example: example,
 		Verbs: []app.Verb{snapshotVerb(), replayVerb(), simulateVerb(), {
 			Name: "watch", Usage: "sample the memory of this machine's GPUs, as CSV",

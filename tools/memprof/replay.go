@@ -28,9 +28,9 @@ func replayVerb() app.Verb {
 		Example: "memprof replay snapshot.pickle --policy hold",
 		Flags: append(f.flags(),
 			app.Choice(&f.policy, []string{"record-stream", "hold", "same-stream"}, "what becomes of deferred frees (default: all of them)", "policy"),
-			app.Bytes(&f.maxSplitSize, "do not split blocks of this `size` or more (default: as recorded)", "max-split-size"),
+			app.Bytes(&f.maxSplitSize, "do not split blocks of `SIZE` or more (default: as recorded)", "max-split-size"),
 			app.Switch(&f.expandable, "with expandable segments (off: --expandable-segments=false; default: as recorded)", "expandable-segments"),
-			app.Count(&f.runAhead, "deferred frees complete N `allocations` later at the latest: the host is held back", "run-ahead")),
+			app.Count(&f.runAhead, "deferred frees complete `N` allocations later at the latest: the host is held back", "run-ahead")),
 		Run: func(_ context.Context, e *app.Env) error { return f.run(e) },
 	}
 }

@@ -48,16 +48,16 @@ func simulateVerb() app.Verb {
 func (f *simulateFlags) flags() []cli.Flag {
 	return []cli.Flag{
 		app.Choice(&f.policy, alloc.Policies, "in the caching allocator under this policy, not in the planned arena", "policy"),
-		app.Bytes(&f.maxSplitSize, "with --policy: do not split blocks of this `size` or more", "max-split-size"),
+		app.Bytes(&f.maxSplitSize, "with --policy: do not split blocks of `SIZE` or more", "max-split-size"),
 		app.Switch(&f.expandable, "with --policy: expandable segments", "expandable-segments"),
-		app.Count(&f.runAhead, "with --policy record-stream: a deferred free completes N `allocations` later (default: at the step's end)", "run-ahead"),
+		app.Count(&f.runAhead, "with --policy record-stream: a deferred free completes `N` allocations later (default: at the step's end)", "run-ahead"),
 		app.Text(&f.gpu, "with --policy record-stream: the host is as far ahead as of `GPU` (default: to the step's end); meshplan gpus lists them", "gpu"),
-		app.Count(&f.steps, "with --policy: play N `steps`: each finds what the one before left in the cache", "steps"),
+		app.Count(&f.steps, "with --policy: play `N` steps: each finds what the one before left in the cache", "steps"),
 		app.Count(&f.rank, "rank `N` alone (default: all)", "rank"),
-		app.Count(&f.top, "list N `holders`", "top"),
+		app.Count(&f.top, "list `N` holders", "top"),
 		app.Switch(&f.json, "with --policy or --requests: print one JSON object a rank", "json"),
 		app.Switch(&f.eachLayer, "with --policy: tell the layers of the model apart", "each-layer"),
-		app.Texts(&f.requests, "no manifest: what the allocator makes of requests of these `sizes`, one after the other", "request"),
+		app.Texts(&f.requests, "no manifest: what the allocator makes of requests of `SIZE`, one after the other", "request"),
 	}
 }
 

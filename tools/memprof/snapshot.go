@@ -89,7 +89,7 @@ func snapshotVerb() app.Verb {
 			app.Text(&f.html, "write a page with an interactive timeline to `FILE`, or for - to stdout in place of the report", "html"),
 			app.Text(&f.svg, "draw the timeline to `FILE`, or -", "svg"),
 			app.Text(&f.png, "draw the timeline to `FILE`, or -", "png"),
-			app.Count(&f.top, "list N `holders`", "top")),
+			app.Count(&f.top, "list `N` holders", "top")),
 		Run: func(_ context.Context, e *app.Env) error { return f.run(e) },
 	}
 }

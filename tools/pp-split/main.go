@@ -22,9 +22,10 @@ func run(args []string, in io.Reader, out, errw io.Writer) int {
 func tool() app.Tool {
 	o := defaults()
 	return app.Tool{
-		Name:     "pp-split",
-		Usage:    "split a model into pipeline stages",
-		About:    "Reads a manifest, gives each stage its modules by torchtitan's rule (the embedding and the head count as\nlayers) or so that stages cost or hold equally much, and writes the manifest on. With --layers and --stages it needs no manifest and prints the stages.",
+		Name:  "pp-split",
+		Usage: "split a model into pipeline stages",
+		About: "Reads a manifest, gives each stage its modules by torchtitan's rule (the embedding and the head count as layers) or so that " +
+			"stages cost or hold equally much, and writes the manifest on. With --layers and --stages it needs no manifest and prints the stages.",
 		Example:  "meshplan --model debugmodel --pp 2 | pp-split --schedule 1F1B --microbatches 4 > job.json",
 		Flags:    o.flags(),
 		Run:      func(_ context.Context, e *app.Env) error { return split(e, o) },

@@ -34,7 +34,7 @@ func tool() app.Tool {
 		Usage: "write the seed checkpoint",
 		About: "Writes the initial weights of the manifest's model as a PyTorch DCP folder, and passes the manifest on " +
 			"with checkpoint.initial_load_path set to it. The weights depend on the model, --seed, --rng and --dtype alone. " +
-			"A folder that holds just these weights already is kept.",
+			"A folder that holds just these weights already is kept. With --verify it writes nothing and compares a folder with them.",
 		Example:  example,
 		Flags:    o.flags(),
 		Run:      o.run,

@@ -36,13 +36,15 @@ func tool() app.Tool {
 		Name:  "titan-run",
 		Usage: "train a model",
 		About: "Reads a manifest, trains to its last step, and passes the manifest on with what it was given. " +
-			"A run whose checkpoint folder holds a step goes on from there.",
+			"A run whose checkpoint folder holds a step goes on from there. --dry-run checks all of it and stops before the first step; " +
+			"--trace-memory records for memprof what comes and goes in memory. eval gives the loss of a checkpoint, " +
+			"bench measures this machine for meshplan.",
 		Example:  example,
 		Flags:    slices.Concat(run.job(), run.loading(), run.training(), run.saving(), run.tracing()),
 		Run:      func(ctx context.Context, e *app.Env) error { return trainVerb(ctx, e, &run) },
 		Manifest: true,
 		Verbs: []app.Verb{{
-			Name: "eval", Usage: "print the loss of a checkpoint on data",
+			Name: "eval", Usage: "evaluate: print the loss of a checkpoint on data",
 			Example:  "titan-run eval -i trained.json --data held-out.txt",
 			Flags:    slices.Concat(eval.job(), eval.loading(), eval.evaluation()),
 			Run:      func(ctx context.Context, e *app.Env) error { return evalVerb(ctx, e, &eval) },
@@ -88,19 +90,19 @@ func (f *flags) job() []cli.Flag {
 func (f *flags) training() []cli.Flag {
 	f.options.LogFreq, f.initSeconds, f.seconds = 10, 300, 100
 	return []cli.Flag{
-		app.Count(&f.steps, "train to `step` N", "steps"),
+		app.Count(&f.steps, "train to step `N`", "steps"),
 		app.Count(&f.seed, "seed of the data's order, and of the weights where no checkpoint is given", "seed"),
 		app.Switch(&f.data.Sequential, "take the rows in the files' order", "sequential"),
 		app.Switch(&f.options.FreshData, "begin the data at its first row, whatever the checkpoint says", "fresh-data"),
 		app.Texts(&f.held, "validate on `FILE`, folder or glob (repeatable)", "validation-data"),
-		app.Count(&f.data.ValidationInterval, "validate every N `steps`", "validation-interval"),
-		app.Count(&f.data.ValidationSteps, "validate on N `batches` (default: all)", "validation-steps"),
+		app.Count(&f.data.ValidationInterval, "validate every `N` steps", "validation-interval"),
+		app.Count(&f.data.ValidationSteps, "validate on `N` batches (default: all)", "validation-steps"),
 		app.Switch(&f.options.Deterministic, "the same bits in every run: on the cpu that is always so", "deterministic"),
-		app.Count(&f.options.LogFreq, "print every N `steps`", "log-freq"),
+		app.Count(&f.options.LogFreq, "print every `N` steps", "log-freq"),
 		app.Text(&f.metrics, "append one JSON object a step to `FILE`", "metrics"),
-		app.Count(&f.initSeconds, "give a rank that is waited for N `seconds` in the first step", "comm-init-timeout"),
-		app.Count(&f.seconds, "give a rank that is waited for N `seconds` after it", "comm-timeout"),
-		app.Switch(&f.options.GradNorms, "with the norm of every parameter's gradient in it", "grad-norms"),
+		app.Count(&f.initSeconds, "give a rank that is waited for `N` seconds in the first step", "comm-init-timeout"),
+		app.Count(&f.seconds, "give a rank that is waited for `N` seconds after it", "comm-timeout"),
+		app.Switch(&f.options.GradNorms, "write the norm of every parameter's gradient into --metrics too", "grad-norms"),
 		app.Text(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
 		app.Switch(&f.compile, "fuse the model's and the loss's elementwise work", "compile"),
 		app.Text(&f.ac, "`WHAT` the backward computes again: none, full, selective:op, selective:cheap, or selective:N for every N-th layer", "ac"),
@@ -109,7 +111,7 @@ func (f *flags) training() []cli.Flag {
 }
 
 func (f *flags) evaluation() []cli.Flag {
-	return []cli.Flag{app.Count(&f.batches, "read N `batches` (default: one epoch)", "batches")}
+	return []cli.Flag{app.Count(&f.batches, "read `N` batches (default: one epoch)", "batches")}
 }
 
 // apply puts what the command line gives into the manifest.

@@ -19,7 +19,7 @@ func (f *flags) loading() []cli.Flag {
 	c := &f.checkpoint
 	return []cli.Flag{
 		app.Text(&c.Folder, "`DIR` of the step-N folders", "checkpoint-dir"),
-		app.Count(&f.loadStep, "start from `step` N of the folder instead of the newest", "load-step"),
+		app.Count(&f.loadStep, "start from step `N` of the folder instead of the newest", "load-step"),
 		app.Text(&c.InitialLoadPath, "start from the weights in `DIR`, DCP or of Hugging Face's form, where the folder has no step", "initial-load-path"),
 		app.Switch(&c.InitialLoadInHF, "refuse an --initial-load-path that is not of Hugging Face's form", "initial-load-in-hf"),
 	}
@@ -29,7 +29,7 @@ func (f *flags) loading() []cli.Flag {
 func (f *flags) saving() []cli.Flag {
 	c := &f.checkpoint
 	return []cli.Flag{
-		app.Count(&c.Interval, "save every N `steps`, and at the end; 0: at the end alone", "checkpoint-interval"),
+		app.Count(&c.Interval, "save every `N` steps, and at the end; 0: at the end alone", "checkpoint-interval"),
 		app.Switch(&c.FirstStep, "save after step 1 too", "enable-first-step-checkpoint"),
 		app.Choice(&f.async, []string{"off", "thread", "pinned"}, "save from a copy while training goes on (on the cpu, pinned is thread)", "async"),
 		app.Count(&c.KeepLatestK, "delete steps but the newest K, at least 2; 0 keeps all", "keep-latest", "keep-latest-k"),

@@ -156,6 +156,7 @@ func usageError(c *cli.Context, err error, _ bool) error {
 }
 
 func description(about, example string) string {
+	about = wrap(about)
 	if example == "" {
 		return about
 	}
@@ -166,6 +167,25 @@ func description(about, example string) string {
 	b.WriteString("Example:\n")
 	for _, l := range strings.Split(strings.TrimSpace(example), "\n") {
 		b.WriteString("\n    " + l)
+	}
+	return b.String()
+}
+
+// wrap breaks a paragraph into lines that a terminal of 100 columns shows whole, indented as help is.
+func wrap(text string) string {
+	var b strings.Builder
+	width := 0
+	for _, word := range strings.Fields(text) {
+		switch {
+		case width+1+len(word) > 95:
+			b.WriteByte('\n')
+			width = 0
+		case width > 0:
+			b.WriteByte(' ')
+			width++
+		}
+		b.WriteString(word)
+		width += len(word)
 	}
 	return b.String()
 }

@@ -333,6 +333,14 @@ func TestManPage(t *testing.T) {
 	require.NotContains(t, page, "fake man")
 }
 
+func TestAboutFitsATerminal(t *testing.T) {
+	long := strings.Repeat("many words ", 30)
+	require.Equal(t, strings.TrimSpace(long), strings.ReplaceAll(wrap(long), "\n", " "))
+	for _, l := range strings.Split(wrap(long), "\n") {
+		require.LessOrEqual(t, len(l), 95)
+	}
+}
+
 func TestRoffPrintsTextAsItIs(t *testing.T) {
 	require.Equal(t, "\\&.SH\na \\e \\-b\n\\&'x", roff(".SH\na \\ -b\n'x"))
 	groff, err := exec.LookPath("groff")
