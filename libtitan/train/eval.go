@@ -84,17 +84,17 @@ func Eval(ctx context.Context, m *manifest.Manifest, steps int, o Options) (Eval
 	if c := m.Checkpoint; r.from == nil || c.Folder != "" && !r.found {
 		return Evaluation{}, exit.Input.Errorf("nothing to evaluate: no complete checkpoint under --checkpoint-dir %q; for weights alone give --checkpoint-dir '' and --initial-load-path DIR", c.Folder)
 	}
-	if r.held, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {
+	if r.validation, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {
 		return Evaluation{}, err
 	}
-	defer r.held.Close()
+	defer r.validation.Close()
 	out := Evaluation{Step: r.left.Step}
 	err = r.start(ctx, func(ctx context.Context, c comm.Comm) error {
 		k, err := r.newRank(c, false)
 		if err != nil {
 			return err
 		}
-		e, err := k.newEvaluator(r.held, steps)
+		e, err := k.newEvaluator(r.validation, steps)
 		if err != nil {
 			return err
 		}
@@ -102,10 +102,7 @@ func Eval(ctx context.Context, m *manifest.Manifest, steps int, o Options) (Eval
 		if c.Rank() == 0 {
 			out.Loss, out.Tokens = loss, tokens
 		}
-		if closed := k.machine.close(); err == nil {
-			err = closed
-		}
-		return err
+		return first(err, k.machine.close())
 	})
 	if err == nil && (math.IsNaN(out.Loss) || math.IsInf(out.Loss, 0)) {
 		err = exit.No.Errorf("the loss of step %d is %v: not finite", out.Step, out.Loss)

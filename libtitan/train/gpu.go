@@ -18,20 +18,20 @@ import (
 
 // gpu computes on a GPU, which alone has the state; gradients are in the memory of the program that trains.
 type gpu struct {
-	e                       *cuda.Engine
-	cache                   *exec.CUDACache // nil: values lie in a planned arena
-	held                    []parallel.Held
-	params, moments, second map[string]cuda.Ptr // the moments nil: nothing is trained
-	narrow                  map[string]cuda.Ptr // copies of parameters in the type computed in
-	optimizer               *cuda.Optimizer
-	after                   []cuda.Work // what follows a program that is not recorded: the optimizer
-	programs                []*exec.CUDAMemory
-	lanes                   chan *lane // those that are free
-	laneBytes               int
-	copies                  *copies     // nil: nothing is saved beside the training
-	saved                   *cuda.Event // the save under way has copied the state, which may change then
-	numParams               int         // of the model
-	hasLoss                 bool        // the rank's loss counts
+	e         *cuda.Engine
+	cache     *exec.CUDACache // nil: values lie in a planned arena
+	held      []parallel.Held
+	state     map[tensorKind]map[string]cuda.Ptr // by FQN: the parameters, and for training their moments
+	narrow    map[string]cuda.Ptr                // copies of parameters in the type computed in
+	optimizer *cuda.Optimizer
+	after     []cuda.Work // what follows a program that is not recorded: the optimizer
+	programs  []*exec.CUDAMemory
+	lanes     chan *lane // those that are free
+	laneBytes int
+	copies    *copies     // nil: nothing is saved beside the training
+	saved     *cuda.Event // the save under way has copied the state, which may change then
+	numParams int         // of the model
+	hasLoss   bool        // the rank's loss counts
 }
 
 // openGPU takes the GPU of this process: the first, or the one of its place among the ranks of this machine.
@@ -104,7 +104,7 @@ func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*ex
 			return nil, nil, err
 		}
 	}
-	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, exec.Stored{Params: g.params, Copies: g.narrow}, g.cache)
+	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, exec.Stored{Params: g.state[aParameter], Copies: g.narrow}, g.cache)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -137,7 +137,9 @@ func (g *gpu) train(mem *exec.CUDAMemory, r *exec.Runner, c comm.Comm) (err erro
 		}
 		t.Where = append(t.Where, where)
 		bytes += 4 * float64(h.NumElements())
-		all = append(all, cuda.Param{P: g.params[fqn], G: grad, M: g.moments[fqn], V: g.second[fqn], Copy: g.narrow[fqn], N: int(h.NumElements())})
+		all = append(all, cuda.Param{
+			P: g.state[aParameter][fqn], G: grad, M: g.state[anAverage][fqn], V: g.state[aSquaredAverage][fqn], Copy: g.narrow[fqn], N: int(h.NumElements()),
+		})
 	}
 	if g.optimizer, err = g.e.NewOptimizer(all, t); err != nil {
 		return err

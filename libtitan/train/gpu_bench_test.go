@@ -143,7 +143,7 @@ func ceilings(b *testing.B, g *gpu) (product, copied float64) {
 	defer func() { require.NoError(b, e.Free(p)) }()
 	const piece = 512 << 10
 	for at := cuda.Ptr(0); at < 2*bytes; at += piece {
-		require.NoError(b, e.Stream.Copy(p+at, g.moments["layers.0.feed_forward.w1.weight"], piece))
+		require.NoError(b, e.Stream.Copy(p+at, g.state[anAverage]["layers.0.feed_forward.w1.weight"], piece))
 	}
 	multiply, err := e.Product(cuda.Product{M: n, N: n, K: n, TransB: true, In: dtype.BFloat16, Out: dtype.BFloat16}, p, p+2*n*n, p+4*n*n)
 	require.NoError(b, err)

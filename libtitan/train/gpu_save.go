@@ -35,7 +35,7 @@ func (g *onDevice) free() error { return nil }
 
 func (g *onDevice) read(kind tensorKind, fqn string, dst []byte, off int64) error {
 	return (*gpu)(g).borrow(func(l *lane) error {
-		for from := (*gpu)(g).list(kind)[fqn] + cuda.Ptr(off); len(dst) > 0; {
+		for from := g.state[kind][fqn] + cuda.Ptr(off); len(dst) > 0; {
 			n := min(len(dst), g.laneBytes)
 			if err := l.stream.Download(l.host, 0, from, n); err != nil {
 				return err
@@ -119,7 +119,7 @@ func (c *copies) make() (err error) {
 	if c.start, err = c.g.e.NewEvent(false); err != nil {
 		return err
 	}
-	for _, kind := range []tensorKind{aParameter, anAverage, aSquaredAverage} {
+	for _, kind := range stateKinds(true) {
 		c.at[kind] = map[string]hostCopy{}
 		for _, h := range c.g.held {
 			if !h.First {
@@ -260,6 +260,9 @@ func (c *copies) read(kind tensorKind, fqn string, dst []byte, off int64) error 
 func (c *copies) free() error { return nil }
 
 func (c *copies) close() error {
+	if c == nil {
+		return nil
+	}
 	<-c.made
 	if c.stream == nil {
 		return c.err

@@ -141,7 +141,7 @@ func TestGPUCopiesAreOfTheirStep(t *testing.T) {
 func pieces(t *testing.T, k *rank, from snapshot) map[string][]byte {
 	out := map[string][]byte{}
 	for _, h := range k.held {
-		for _, kind := range []tensorKind{aParameter, anAverage, aSquaredAverage} {
+		for _, kind := range stateKinds(true) {
 			all := 4 * h.NumElements()
 			end := make([]byte, min(all, 1<<20))
 			require.NoError(t, from.read(kind, h.Param.FQN, end, all-int64(len(end))))

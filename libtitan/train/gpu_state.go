@@ -1,7 +1,9 @@
 package train
 
 import (
+	"maps"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -16,11 +18,10 @@ func newGPU(k *rank, training bool) (*gpu, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &gpu{e: k.gpu, cache: cache, held: k.held, params: map[string]cuda.Ptr{}, narrow: map[string]cuda.Ptr{}, numParams: len(k.job.Params), hasLoss: k.hasLoss()}
-	kinds := []tensorKind{aParameter}
-	if training {
-		g.moments, g.second = map[string]cuda.Ptr{}, map[string]cuda.Ptr{}
-		kinds = append(kinds, anAverage, aSquaredAverage)
+	g := &gpu{e: k.gpu, cache: cache, held: k.held, state: map[tensorKind]map[string]cuda.Ptr{}, narrow: map[string]cuda.Ptr{}, numParams: len(k.job.Params), hasLoss: k.hasLoss()}
+	kinds := stateKinds(training)
+	for _, kind := range kinds {
+		g.state[kind] = map[string]cuda.Ptr{}
 	}
 	for _, h := range g.held {
 		for _, kind := range kinds {
@@ -28,7 +29,7 @@ func newGPU(k *rank, training bool) (*gpu, error) {
 			if err != nil {
 				return nil, err
 			}
-			g.list(kind)[h.Param.FQN] = p
+			g.state[kind][h.Param.FQN] = p
 		}
 	}
 	if err := g.openLanes(); err != nil {
@@ -44,10 +45,6 @@ func newGPU(k *rank, training bool) (*gpu, error) {
 		g.copies = newCopies(g, k.job.Manifest.Checkpoint.AsyncMode, k.Log)
 	}
 	return g, nil
-}
-
-func (g *gpu) list(kind tensorKind) map[string]cuda.Ptr {
-	return map[tensorKind]map[string]cuda.Ptr{aParameter: g.params, anAverage: g.moments, aSquaredAverage: g.second}[kind]
 }
 
 // room is memory that lives until it is released.
@@ -72,7 +69,7 @@ func (g *gpu) fill(k *rank, kinds []tensorKind) error {
 		for _, kind := range kinds {
 			if k.starts(kind) {
 				blocks = append(blocks, blocksOf(kind, h, g.laneBytes)...)
-			} else if err := g.e.Stream.Zero(g.list(kind)[h.Param.FQN], int(4*h.NumElements())); err != nil {
+			} else if err := g.e.Stream.Zero(g.state[kind][h.Param.FQN], int(4*h.NumElements())); err != nil {
 				return err
 			}
 		}
@@ -96,7 +93,7 @@ type block struct {
 func (b block) bytes() int { return int(4 * b.part.NumElements()) }
 
 // at is where a block lies.
-func (g *gpu) at(b block) cuda.Ptr { return g.list(b.kind)[b.part.Param.FQN] + cuda.Ptr(b.offset) }
+func (g *gpu) at(b block) cuda.Ptr { return g.state[b.kind][b.part.Param.FQN] + cuda.Ptr(b.offset) }
 
 // rowBytes is the size of one row of what a rank holds: the least that a block can be.
 func rowBytes(h parallel.Held) int64 {
@@ -198,10 +195,8 @@ func (g *gpu) each(blocks []block, f func(l *lane, b block) error) error {
 }
 
 func (g *gpu) close() error {
-	if g.copies != nil {
-		if err := g.copies.close(); err != nil {
-			return err
-		}
+	if err := g.copies.close(); err != nil {
+		return err
 	}
 	if err := g.closeLanes(); err != nil {
 		return err
@@ -209,7 +204,7 @@ func (g *gpu) close() error {
 	if err := g.saved.Close(); err != nil {
 		return err
 	}
-	for _, list := range []map[string]cuda.Ptr{g.params, g.moments, g.second, g.narrow} {
+	for _, list := range append(slices.Collect(maps.Values(g.state)), g.narrow) {
 		for _, p := range list {
 			if err := g.release(p); err != nil {
 				return err

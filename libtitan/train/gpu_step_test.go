@@ -88,7 +88,7 @@ func TestGPUStepThatIsNotFinite(t *testing.T) {
 						require.Equal(t, narrowed(held["parameter "+fqn]), held["copy "+fqn], fqn)
 					}
 					const bad = "layers.1.attention.wq.weight"
-					at, nan := g.params[bad], []byte{0, 0, 0xc0, 0x7f}
+					at, nan := g.state[aParameter][bad], []byte{0, 0, 0xc0, 0x7f}
 					if len(g.narrow) > 0 {
 						at, nan = g.narrow[bad], nan[2:]
 					}
@@ -114,8 +114,8 @@ func residents(t *testing.T, g *gpu) map[string][]byte {
 			out[what+" "+fqn] = make([]byte, bytes)
 			require.NoError(t, g.e.Download(out[what+" "+fqn], p))
 		}
-		for _, kind := range []tensorKind{aParameter, anAverage, aSquaredAverage} {
-			get(kind.String(), g.list(kind)[fqn], 4*n)
+		for _, kind := range stateKinds(true) {
+			get(kind.String(), g.state[kind][fqn], 4*n)
 		}
 		if p := g.narrow[fqn]; p != 0 {
 			get("copy", p, 2*n)

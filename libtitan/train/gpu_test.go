@@ -39,7 +39,7 @@ func TestReferenceOnGPU(t *testing.T) {
 	onRank(t, m, func(ctx context.Context, k *rank, g *gpu) {
 		k.report.seen = func(s record) { got = append(got, s) }
 		for fqn, w := range weights {
-			require.NoError(t, g.e.Upload(g.params[fqn], floatBytes(w)))
+			require.NoError(t, g.e.Upload(g.state[aParameter][fqn], floatBytes(w)))
 		}
 		for k.pos.Step < 20 {
 			_, err := k.step(ctx, ctx)

@@ -67,6 +67,14 @@ const (
 	aSquaredAverage
 )
 
+// stateKinds are the tensors that are kept from step to step, and saved.
+func stateKinds(training bool) []tensorKind {
+	if !training {
+		return []tensorKind{aParameter}
+	}
+	return []tensorKind{aParameter, anAverage, aSquaredAverage}
+}
+
 func (t tensorKind) String() string {
 	return [...]string{"parameter", "gradient", "exp_avg", "exp_avg_sq"}[t]
 }
@@ -163,7 +171,7 @@ func (h *host) take(mode string) (snapshot, error) {
 		if !p.First {
 			continue
 		}
-		for _, kind := range []tensorKind{aParameter, anAverage, aSquaredAverage} {
+		for _, kind := range stateKinds(true) {
 			to, from, fqn := h.copy.list(kind), h.state.list(kind), p.Param.FQN
 			if to[fqn] == nil {
 				to[fqn] = make([]float32, len(from[fqn]))

@@ -33,6 +33,7 @@ type rank struct {
 	trace    *memoryTrace  // nil: none
 }
 
+// newRank makes a rank's state, and for training all else that its steps need.
 func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 	k := &rank{run: r, comm: c, held: r.job.Held(c.Rank()), pos: r.left}
 	if err := k.openTrace(); err != nil {
@@ -42,35 +43,46 @@ func (r *run) newRank(c comm.Comm, training bool) (*rank, error) {
 		return k, err
 	}
 	k.started("weights, where they are computed with")
-	prog, err := r.programs[c.Rank()], error(nil)
-	if prog == nil {
-		if prog, err = r.program(c.Rank()); err != nil {
-			return nil, err
-		}
-	}
-	if k.mem, k.runner, err = k.machine.load(prog, r.job.NumMicrobatches, r.microbatchTokens(), c); err != nil {
-		return nil, err
-	}
-	if err := k.follow(prog); err != nil {
+	if err := k.load(); err != nil {
 		return nil, err
 	}
 	k.started("the step tied to its memory and kernels")
-	if why := k.runner.Unrecorded(); why != "" && c.Rank() == 0 {
-		r.Log.Debug("the step is launched kernel by kernel and not as one CUDA graph: " + why)
-	}
+	var err error
 	if k.schedule, err = optim.NewSchedule(*r.job.Manifest.LRScheduler, r.job.Manifest.Training.Steps); err != nil {
 		return nil, err
 	}
 	if c.Rank() == 0 {
-		for _, w := range k.schedule.Warnings {
-			r.Log.Warn(w)
-		}
-		r.compareRate(k.schedule)
+		k.tellStart()
 	}
-	if r.held != nil {
-		k.eval, err = k.newEvaluator(r.held, r.job.Manifest.Data.ValidationSteps)
+	if r.validation != nil {
+		k.eval, err = k.newEvaluator(r.validation, r.job.Manifest.Data.ValidationSteps)
 	}
 	return k, err
+}
+
+// load plans the rank's step, unless that is done, and binds it.
+func (k *rank) load() (err error) {
+	prog := k.programs[k.comm.Rank()]
+	if prog == nil {
+		if prog, err = k.program(k.comm.Rank()); err != nil {
+			return err
+		}
+	}
+	if k.mem, k.runner, err = k.machine.load(prog, k.job.NumMicrobatches, k.microbatchTokens(), k.comm); err != nil {
+		return err
+	}
+	return k.follow(prog)
+}
+
+// tellStart says what is worth knowing before the first step.
+func (k *rank) tellStart() {
+	if why := k.runner.Unrecorded(); why != "" {
+		k.Log.Debug("the step is launched kernel by kernel and not as one CUDA graph: " + why)
+	}
+	for _, w := range k.schedule.Warnings {
+		k.Log.Warn(w)
+	}
+	k.compareRate(k.schedule)
 }
 
 // started tells of a part of the start, once for all ranks.

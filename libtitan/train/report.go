@@ -36,19 +36,22 @@ type validated struct {
 type report struct {
 	*run
 	flops   float64 // a token
-	tb      *TensorBoard
 	ranks   float64
-	last    time.Time // of the last console line
-	since   int       // tokens computed after it
-	waited  float64   // seconds of data loading after it
-	stalled float64   // seconds of waiting for saves after it
-	steps   int       // after it
-	metrics *json.Encoder
-	seen    func(record) // tests look on; nil: nobody does
+	since   span
+	tb      *TensorBoard  // nil: none
+	metrics *json.Encoder // nil: none
+	seen    func(record)  // tests look on; nil: nobody does
+}
+
+// span is what was done since the last console line, which gives its averages.
+type span struct {
+	began           time.Time
+	steps, tokens   int
+	waited, stalled float64 // seconds, for data and for saves
 }
 
 func newReport(r *run) (*report, error) {
-	p := &report{run: r, flops: float64(r.job.Manifest.Model.FlopsPerToken), ranks: float64(r.job.NumRanks()), last: time.Now()}
+	p := &report{run: r, flops: float64(r.job.Manifest.Model.FlopsPerToken), ranks: float64(r.job.NumRanks()), since: span{began: time.Now()}}
 	if r.Metrics != nil {
 		p.metrics = json.NewEncoder(r.Metrics)
 	}
@@ -70,16 +73,16 @@ func (p *report) close() error {
 // step records one step, and prints it when its turn has come.
 func (p *report) step(s record) error {
 	s.TPS = float64(s.Tokens) / s.StepSeconds / p.ranks
-	if p.metrics != nil {
-		if p.gpu == nil {
-			s.MemoryBytes, _ = peakMemory()
-		}
-		if err := p.metrics.Encode(s); err != nil {
-			return fmt.Errorf("metrics: %w", err)
-		}
+	if p.metrics != nil && p.gpu == nil {
+		s.MemoryBytes, _ = peakMemory()
 	}
-	p.since, p.waited, p.steps = p.since+s.Tokens, p.waited+s.DataSeconds, p.steps+1
-	p.stalled += s.StalledSeconds
+	if err := p.metric(s); err != nil {
+		return err
+	}
+	p.since.steps++
+	p.since.tokens += s.Tokens
+	p.since.waited += s.DataSeconds
+	p.since.stalled += s.StalledSeconds
 	if p.seen != nil {
 		p.seen(s)
 	}
@@ -96,23 +99,76 @@ func (p *report) step(s record) error {
 	if !first && !last && s.Step%p.LogFreq != 0 {
 		return nil
 	}
-	seconds := time.Since(p.last).Seconds()
-	tps := float64(p.since) / seconds / p.ranks
+	return p.line(s)
+}
+
+// line prints a step with the averages since the last line, and gives TensorBoard torchtitan's scalars.
+func (p *report) line(s record) error {
+	n := p.since
+	seconds, steps := time.Since(n.began).Seconds(), float64(n.steps)
+	tps := float64(n.tokens) / seconds / p.ranks
 	tflops := p.flops * tps / 1e12
 	bytes, share := p.memory()
+	stalls := ""
+	if n.stalled > 0 {
+		stalls = fmt.Sprintf("  stalled: %.2fs", n.stalled)
+	}
 	fmt.Fprintf(p.Console, "step: %2d  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s  tflops: %s  mfu: %s%s\n",
-		s.Step, s.Loss, s.GradNorm, gib(bytes), 100*share, commas(tps, 0), commas(tflops, 2), p.mfu(tflops), p.stalls())
-	err := p.board(s, seconds, tps, tflops, gib(bytes), 100*share)
-	p.last, p.since, p.waited, p.stalled, p.steps = time.Now(), 0, 0, 0, 0
+		s.Step, s.Loss, s.GradNorm, gib(bytes), 100*share, commas(tps, 0), commas(tflops, 2), p.mfu(tflops), stalls)
+	err := p.board(s.Step, []scalar{
+		{"loss_metrics/global_avg_loss", s.Loss},
+		{"grad_norm", s.GradNorm},
+		{"lr", s.LR},
+		{"n_tokens_seen", float64(s.TokensSeen)},
+		{"throughput(tps)", tps},
+		{"tflops", tflops},
+		{"time_metrics/end_to_end(s)", seconds / steps},
+		{"time_metrics/data_loading(s)", n.waited / steps},
+		{"time_metrics/data_loading(%)", 100 * n.waited / seconds},
+		{"memory/max_active(GiB)", gib(bytes)},
+		{"memory/max_active(%)", 100 * share},
+	})
+	p.since = span{began: time.Now()}
 	return err
 }
 
-// stalls ends a line before which training waited for saves.
-func (p *report) stalls() string {
-	if p.stalled == 0 {
-		return ""
+// validation reports the loss on held-out data after a step. The next line counts training alone.
+func (p *report) validation(step int, loss float64, tokens int64) error {
+	fmt.Fprintf(p.Console, "validate step: %2d  loss: %7.4f  tokens: %d\n", step, loss, tokens)
+	p.since = span{began: time.Now()}
+	if err := p.metric(validated{step, loss, tokens}); err != nil {
+		return err
 	}
-	return fmt.Sprintf("  stalled: %.2fs", p.stalled)
+	return p.board(step, []scalar{{"validation_metrics/global_avg_loss", loss}})
+}
+
+// metric writes a line of the metrics file.
+func (p *report) metric(v any) error {
+	if p.metrics == nil {
+		return nil
+	}
+	if err := p.metrics.Encode(v); err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	return nil
+}
+
+// scalar is a value of TensorBoard's.
+type scalar struct {
+	tag   string
+	value float64
+}
+
+func (p *report) board(step int, scalars []scalar) error {
+	if p.tb == nil {
+		return nil
+	}
+	for _, v := range scalars {
+		if err := p.tb.Scalar(v.tag, int64(step), v.value); err != nil {
+			return fmt.Errorf("tensorboard: %w", err)
+		}
+	}
+	return nil
 }
 
 // started ends the account of the start.
@@ -137,49 +193,6 @@ func (r *run) mfu(tflops float64) string {
 		return "unknown"
 	}
 	return fmt.Sprintf("%.2f%%", 100*tflops*1e12/peakFLOPS(r.gpu.Name))
-}
-
-// board writes torchtitan's scalars; one process has one loss, so the maximum over ranks is the mean.
-func (p *report) board(s record, seconds, tps, tflops, gib, percent float64) error {
-	if p.tb == nil {
-		return nil
-	}
-	for _, v := range []struct {
-		tag   string
-		value float64
-	}{
-		{"loss_metrics/global_avg_loss", s.Loss},
-		{"grad_norm", s.GradNorm},
-		{"lr", s.LR},
-		{"n_tokens_seen", float64(s.TokensSeen)},
-		{"throughput(tps)", tps},
-		{"tflops", tflops},
-		{"time_metrics/end_to_end(s)", seconds / float64(p.steps)},
-		{"time_metrics/data_loading(s)", p.waited / float64(p.steps)},
-		{"time_metrics/data_loading(%)", 100 * p.waited / seconds},
-		{"memory/max_active(GiB)", gib},
-		{"memory/max_active(%)", percent},
-	} {
-		if err := p.tb.Scalar(v.tag, int64(s.Step), v.value); err != nil {
-			return fmt.Errorf("tensorboard: %w", err)
-		}
-	}
-	return nil
-}
-
-// validation reports the loss on held-out data after a step.
-func (p *report) validation(step int, loss float64, tokens int64) error {
-	fmt.Fprintf(p.Console, "validate step: %2d  loss: %7.4f  tokens: %d\n", step, loss, tokens)
-	if p.metrics != nil {
-		if err := p.metrics.Encode(validated{step, loss, tokens}); err != nil {
-			return fmt.Errorf("metrics: %w", err)
-		}
-	}
-	p.last, p.since, p.waited, p.stalled, p.steps = time.Now(), 0, 0, 0, 0 // the next line counts training alone
-	if p.tb == nil {
-		return nil
-	}
-	return p.tb.Scalar("validation_metrics/global_avg_loss", int64(step), loss)
 }
 
 // commas prints x with its thousands apart.

@@ -74,7 +74,7 @@ func (k *rank) copied() error {
 // worthSaving stops the run where a tensor that would be saved is not finite: a loss can hide that, of a row that no
 // token took, and every save of it would push out an older one that is sound. All ranks call it together.
 func (k *rank) worthSaving(ctx context.Context) error {
-	what, err := k.firstBad(ctx, aParameter, anAverage, aSquaredAverage)
+	what, err := k.firstBad(ctx, stateKinds(true)...)
 	if err == nil && what != "" {
 		err = exit.No.Errorf("step %d: %s is not finite: nothing was saved for this step", k.pos.Step, what)
 	}

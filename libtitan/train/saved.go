@@ -26,7 +26,7 @@ type saving struct {
 // saving decides what the step just done leaves.
 func (k *rank) saving(last bool) saving {
 	c := k.job.Manifest.Checkpoint
-	w := saving{at: k.pos, mode: manifest.AsyncOff, kinds: []tensorKind{aParameter, anAverage, aSquaredAverage}, dtype: dtype.Float32}
+	w := saving{at: k.pos, mode: manifest.AsyncOff, kinds: stateKinds(true), dtype: dtype.Float32}
 	if c.Async() && !last {
 		w.mode = c.AsyncMode
 	}

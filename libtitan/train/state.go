@@ -32,12 +32,10 @@ func (s *state) free() error { return nil }
 func (k *rank) loadState(training bool) error {
 	for _, h := range k.held {
 		fqn, n := h.Param.FQN, h.NumElements()
-		kinds := []tensorKind{aParameter}
 		if training {
 			k.state.grads[fqn] = make([]float32, n)
-			kinds = append(kinds, anAverage, aSquaredAverage)
 		}
-		for _, kind := range kinds {
+		for _, kind := range stateKinds(training) {
 			x := make([]float32, n)
 			k.state.list(kind)[fqn] = x
 			if err := k.initial(kind, h, x); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"titan/libtitan/checkpoint"
@@ -57,10 +58,10 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 	}
 	defer r.train.Close()
 	if len(m.Data.ValidationPaths) > 0 && m.Data.ValidationInterval > 0 {
-		if r.held, err = r.openData(ctx, m.Data.ValidationPaths, nil, !m.Data.Sequential); err != nil {
+		if r.validation, err = r.openData(ctx, m.Data.ValidationPaths, nil, !m.Data.Sequential); err != nil {
 			return fmt.Errorf("validation data: %w", err)
 		}
-		defer r.held.Close()
+		defer r.validation.Close()
 	}
 	if err := r.checkResume(); err != nil {
 		return err
@@ -94,33 +95,37 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 		}
 		err = k.endSave(k.loop(inner, ctx))
 		k.tellMemory()
-		if ended := k.trace.close(); err == nil {
-			err = ended
-		}
-		if closed := k.machine.close(); err == nil {
-			err = closed
-		}
-		return err
+		return first(err, k.trace.close(), k.machine.close())
 	})
+}
+
+// first is the first of errors that is one.
+func first(errs ...error) error {
+	i := slices.IndexFunc(errs, func(err error) bool { return err != nil })
+	if i < 0 {
+		return nil
+	}
+	return errs[i]
 }
 
 // run is one call of Run or Eval: what its ranks share and do not change.
 type run struct {
 	Options
-	job         *parallel.Job
-	engine      *cpu.Engine
-	startup     *startup
-	gpu         *cuda.Engine      // nil: the host computes
-	gauge       *gauge            // of the GPU's memory
-	from        checkpoint.Source // nil: the parameters come from the seed
-	found       bool              // from is a step of the checkpoint folder
-	resume      bool              // from's moments are loaded
-	stored      map[string]string // from's names of what is loaded, by ours
-	left        position          // where from left off
-	train, held *dataset
-	report      *report
-	programs    map[int]*plan.Program // of ranks, as far as they were planned to see whether they fit
-	evaluating  bool                  // forward alone: no optimizer state is needed
+	job        *parallel.Job
+	engine     *cpu.Engine
+	startup    *startup
+	gpu        *cuda.Engine      // nil: the host computes
+	gauge      *gauge            // of the GPU's memory
+	from       checkpoint.Source // nil: the parameters come from the seed
+	found      bool              // from is a step of the checkpoint folder
+	resume     bool              // from's moments are loaded
+	stored     map[string]string // from's names of what is loaded, by ours
+	left       position          // where from left off
+	train      *dataset
+	validation *dataset // nil: none
+	report     *report
+	programs   map[int]*plan.Program // of ranks, as far as they were planned to see whether they fit
+	evaluating bool                  // forward alone: no optimizer state is needed
 }
 
 func open(m *manifest.Manifest, o Options, evaluating bool) (*run, error) {
