@@ -143,8 +143,15 @@ theirs() {
       timeout -k 5 "$limit" $peer "{\"name\":\"$id\",$5}") > "$at.peer.log.$r" 2>&1 < /dev/null &
     pids+=($!)
   done
+  { until wrote "$at" "$ranks"; do sleep 1; done; sleep 10; pkill -f "\"name\":\"$id\"" || true; } &
+  local reaper=$!
   for p in "${pids[@]}"; do wait "$p" || rc=$?; done
+  kill "$reaper" 2> /dev/null || true
   unwatch
+  if [ "$rc" != 0 ] && wrote "$at" "$ranks"; then
+    echo "$id peer: ended with $rc after all its ranks had written their figures" | tee -a "$at.peer.log.0"
+    rc=0
+  fi
   for ((r = 0; r < ranks; r++)); do sed "s/^/rank $r: /" "$at.peer.log.$r"; cat "$at.peer.json.$r" 2> /dev/null && echo; done > "$at.peer.log"
   {
     echo "rc=$rc"
@@ -157,6 +164,12 @@ theirs() {
     echo "start=$(paste -d ' ' <(field import_s "$at.peer.json.0") <(field wall "$at.peer.json.0" | head -1) | awk 'NF == 2 { printf "%.1f", $1 + $2 }')"
   } > "$at.peer"
   tell "$id" peer "$rc" $((SECONDS - started))
+}
+
+# wrote FILE RANKS: whether every rank of a peer has written its figures. One that has may still hang as its processes part.
+wrote() {
+  local r
+  for ((r = 0; r < $2; r++)); do [ -s "$1.peer.json.$r" ] || return 1; done
 }
 
 # field NAME FILE...: the numbers of that name in JSON files.
