@@ -15,7 +15,8 @@ import (
 // DiffOptions say when two elements differ.
 type DiffOptions struct {
 	ReadOptions
-	Glob string // compares only the names of a that it fits, and their partners
+	Glob      string // compares only the names of a that it fits, and their partners
+	ModelOnly bool   // leaves the optimizer, the scheduler, the data's place and the trainer's state out of both
 	// An element a equals b if |a-b| <= Atol + Rtol·|b| and both are finite, or both are NaN. With both 0 (the default) the bytes decide.
 	Rtol, Atol float64
 }
@@ -33,6 +34,11 @@ func Diff(ctx context.Context, a, b Source, o DiffOptions, emit func(Difference)
 	items, err := matching(a, o.Glob)
 	if err != nil {
 		return 0, err
+	}
+	if o.ModelOnly {
+		if items = modelItems(items); len(items) == 0 {
+			return 0, exit.Input.Errorf("checkpoint %s: none of what is compared is the model's", a.Name())
+		}
 	}
 	partner, rest := partners(items, b)
 	if err := strangers(a, b, items, partner, rest); err != nil {
@@ -57,6 +63,9 @@ func Diff(ctx context.Context, a, b Source, o DiffOptions, emit func(Difference)
 	}
 	if o.Glob == "" {
 		for _, fqn := range rest {
+			if it, _ := findItem(b, fqn); o.ModelOnly && !ofModel(it) {
+				continue
+			}
 			out = append(out, Difference{fqn, "only in the second"})
 		}
 	}
@@ -67,6 +76,11 @@ func Diff(ctx context.Context, a, b Source, o DiffOptions, emit func(Difference)
 		}
 	}
 	return len(items), nil
+}
+
+// modelItems are those of items that are the model's.
+func modelItems(items []Item) []Item {
+	return slices.DeleteFunc(slices.Clone(items), func(it Item) bool { return !ofModel(it) })
 }
 
 // partners finds for each item the name in b: the same, else one with the same plain name. rest is what b has besides.

@@ -6,11 +6,13 @@ import (
 
 	"titan/libtitan/checkpoint"
 	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
 	"titan/tools/internal/app"
 )
 
 func diffVerb() app.Verb {
 	var o checkpoint.DiffOptions
+	var only string
 	return app.Verb{
 		Name: "diff", Args: "A B",
 		Usage:   "compare two checkpoints, whatever their layouts; exit 4 if they differ",
@@ -18,8 +20,12 @@ func diffVerb() app.Verb {
 		Flags: append(limits(&o.ReadOptions),
 			app.Number(&o.Rtol, "let elements differ by this share of the second's", "rtol"),
 			app.Number(&o.Atol, "let elements differ by this much", "atol"),
-			app.Text(&o.Glob, "compare the names that the `PATTERN` fits", "glob")),
-		Run: func(ctx context.Context, e *app.Env) error { return diff(ctx, e, o) },
+			app.Text(&o.Glob, "compare the names that the `PATTERN` fits", "glob"),
+			app.Choice(&only, []string{"model"}, "compare this part, and leave the optimizer's and the trainer's state", "only")),
+		Run: func(ctx context.Context, e *app.Env) error {
+			o.ModelOnly = only != ""
+			return diff(ctx, e, o)
+		},
 	}
 }
 
@@ -48,8 +54,8 @@ func diff(ctx context.Context, e *app.Env, o checkpoint.DiffOptions) error {
 	case err != nil:
 		return err
 	case differ > 0:
-		return exit.No.Errorf("%s and %s differ in %d items", e.Args[0], e.Args[1], differ)
+		return exit.No.Errorf("%s and %s differ in %s", e.Args[0], e.Args[1], manifest.Counted(differ, "item"))
 	}
-	_, err = fmt.Fprintf(e.Out, "equal: %d items\n", n)
+	_, err = fmt.Fprintf(e.Out, "equal: %s\n", manifest.Counted(n, "item"))
 	return err
 }
