@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"strings"
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/exit"
@@ -99,7 +100,7 @@ func ParseCast(name string) (dtype.DType, error) {
 	if name == "" {
 		return dtype.Invalid, nil
 	}
-	switch dt, err := dtype.Parse(name); dt {
+	switch dt, err := dtype.Parse(strings.ToLower(name)); dt {
 	case dtype.Float32, dtype.Float64, dtype.Float16, dtype.BFloat16:
 		return dt, err
 	}

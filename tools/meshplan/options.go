@@ -247,7 +247,7 @@ func (o *options) train(p llama3.Preset, t *manifest.Training, d manifest.MeshDi
 }
 
 func (o *options) precision(t *manifest.Training) error {
-	d, err := dtype.Parse(o.dtype)
+	d, err := dtype.Parse(strings.ToLower(o.dtype))
 	if err != nil {
 		return exit.Usage.Errorf("--dtype: %w", err)
 	}

@@ -56,7 +56,7 @@ func (o *options) flags() []cli.Flag {
 		app.Text(&o.verify, "write nothing: make the weights again and compare the folder `DIR` with them", "verify"),
 		app.Count(&o.seed, "seed (default: the manifest's training.seed)", "seed"),
 		app.Choice(&o.rng, []string{train.Philox, train.Torch}, "source of random numbers", "rng"),
-		app.Choice(&o.dtype, []string{"float32", "bfloat16"}, "type of the stored weights", "dtype"),
+		app.DType(&o.dtype, []string{"float32", "bfloat16"}, "type of the stored weights", "dtype"),
 		app.Count(&o.files, "cut every weight by rows over `N` files", "shards"),
 		app.Switch(&o.write.Replace, "replace a folder that holds something else", "force"),
 		app.Bytes(&o.write.MaxMemory, "memory for buffers", "max-memory"),

@@ -78,7 +78,7 @@ func (f *flags) job() []cli.Flag {
 		app.Texts(&f.paths, "learn from `FILE`, folder or glob (repeatable; ** is any depth)", "data"),
 		app.Texts(&f.exclude, "leave out what `GLOB` matches (repeatable)", "exclude"),
 		app.Text(&f.data.Tokenizer, "byte, or a Hugging Face tokenizer.json `FILE`", "tokenizer"),
-		app.Choice(&f.dtype, []string{"float32", "bfloat16"}, "type computed in", "dtype"),
+		app.DType(&f.dtype, []string{"float32", "bfloat16"}, "type computed in", "dtype"),
 		app.Choice(&f.float8, []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"}, "`RECIPE` of the linears but lm_head; the cpu emulates it", "float8"),
 		app.Choice(&f.options.Device, []string{"cpu", "cuda"}, "what computes: the cpu, or an NVIDIA GPU", "device"),
 		app.Choice(&f.options.Comm, []string{"local", "mpi", "nccl"}, "how ranks talk: all in this process, or one a process, over Open MPI or, on GPUs, NCCL (default: as it was started)", "comm"),

@@ -35,7 +35,7 @@ func (f *flags) saving() []cli.Flag {
 		app.Count(&c.KeepLatestK, "delete steps but the newest K, at least 2; 0 keeps all", "keep-latest", "keep-latest-k"),
 		app.Switch(&c.LoadOnly, "save nothing", "load-only"),
 		app.Switch(&c.LastSaveModelOnly, "save the model alone after the last step", "last-save-model-only"),
-		app.Choice(&c.ExportDType, []string{"float32", "bfloat16", "float16"}, "type of a last save of the model alone", "export-dtype"),
+		app.DType(&c.ExportDType, []string{"float32", "bfloat16", "float16"}, "type of a last save of the model alone", "export-dtype"),
 		app.Switch(&c.LastSaveInHF, "write the last save, of the model alone, in Hugging Face's form", "last-save-in-hf"),
 		app.Texts(&f.excluded, "begin `PART` of a loaded step afresh: optimizer, lr_scheduler, dataloader or train_state (repeatable)", "exclude-from-loading"),
 	}

@@ -26,6 +26,7 @@ type fake struct {
 	memory int64
 	lr     float64
 	kind   string
+	dtype  string
 	name   string
 	names  []string
 	args   []string
@@ -56,7 +57,7 @@ func (f *fake) exec(in string, args ...string) (code int, out, errs string) {
 	f.tp, f.kind = 1, "1F1B"
 	t.Flags = append(t.Flags,
 		Count(&f.tp, "degree `N`", "tp", "tensor-parallel"), Bytes(&f.memory, "memory", "memory"), Number(&f.lr, "rate", "lr"),
-		Choice(&f.kind, []string{"GPipe", "1F1B"}, "schedule", "kind"), Text(&f.name, "name", "name"), Texts(&f.names, "names", "many"))
+		Choice(&f.kind, []string{"GPipe", "1F1B"}, "schedule", "kind"), DType(&f.dtype, []string{"float32", "bfloat16"}, "type", "dtype"), Text(&f.name, "name", "name"), Texts(&f.names, "names", "many"))
 	t.Verbs[0].Flags = append(t.Verbs[0].Flags, Count(&f.tp, "degree `N`", "tp", "tensor-parallel"))
 	var o, e bytes.Buffer
 	code = Run(t, append([]string{"/bin/fake"}, args...), strings.NewReader(in), &o, &e)
@@ -81,6 +82,7 @@ func TestUsageErrors(t *testing.T) {
 		"--memory -1":                `fake: invalid value "-1" for --memory: a size is not negative (see fake --help)`,
 		"--lr nan":                   `fake: invalid value "nan" for --lr: not a finite number (see fake --help)`,
 		"--kind 2F2B":                `fake: invalid value "2F2B" for --kind: not among GPipe, 1F1B (see fake --help)`,
+		"--dtype fp8":                `fake: invalid value "fp8" for --dtype: not among float32, bfloat16 (see fake --help)`,
 		"--log-level loud":           `fake: invalid value "loud" for --log-level: not among debug, info, warn, error (see fake --help)`,
 		"--quiet=perhaps":            `fake: invalid boolean value "perhaps" for --quiet: parse error (see fake --help)`,
 		"completion powershell":      `fake: no completion for "powershell": not among bash, zsh, fish`,
@@ -105,6 +107,15 @@ func TestFlags(t *testing.T) {
 	code, _, errs = f.exec("", "--tensor-parallel", "1_000")
 	require.Equal(t, 0, code, errs)
 	require.Equal(t, 1000, f.tp)
+}
+
+func TestDTypesHaveShortNames(t *testing.T) {
+	for _, word := range []string{"bf16", "BF16", "bfloat16"} {
+		f := &fake{}
+		code, _, errs := f.exec("", "--dtype", word)
+		require.Equal(t, 0, code, errs)
+		require.Equal(t, "bfloat16", f.dtype)
+	}
 }
 
 func TestFlagsStandAnywhere(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"titan/libtitan/dtype"
 	"titan/libtitan/manifest"
 )
 
@@ -123,6 +124,20 @@ func Choice(dst *string, choices []string, usage string, names ...string) cli.Fl
 	}
 	v := &choice{value[string]{dst, parse, func(s string) string { return s }}, choices}
 	return &cli.GenericFlag{Name: names[0], Aliases: names[1:], Usage: usage + ": " + strings.Join(choices, ", "), Value: v}
+}
+
+// DType is [Choice] of element types, in any of the spellings that dtype.Parse knows: bf16 is bfloat16.
+func DType(dst *string, choices []string, usage string, names ...string) cli.Flag {
+	f := Choice(dst, choices, usage, names...).(*cli.GenericFlag)
+	v := f.Value.(*choice)
+	among := v.parse
+	v.parse = func(s string) (string, error) {
+		if d, err := dtype.Parse(strings.ToLower(s)); err == nil {
+			s = d.String()
+		}
+		return among(s)
+	}
+	return f
 }
 
 // choice keeps its choices for shell completion.
