@@ -29,7 +29,8 @@ func (k Kind) String() string { return [...]string{"", "row", "col", "one"}[k] }
 // Code is what a step does.
 type Code uint8
 
-// The codes. All arithmetic is float32.
+// The codes. All arithmetic is float32. The host rounds after each step, as the kernels of the separate ops do there; a GPU's
+// compiler may contract a product and a sum.
 const (
 	Input   Code = iota // the next of what the program reads
 	Const               // Imm

@@ -122,7 +122,7 @@ func drawJob(t *rapid.T) drawnJob {
 	return drawnJob{
 		float8:   rapid.SampledFrom(append(slices.Clone(float8Recipes), "off")).Draw(t, "float8"),
 		schedule: rapid.SampledFrom(pipeline.Names()).Draw(t, "schedule"),
-		ac:       rapid.SampledFrom([]string{"none", "full", "selective:op", "selective:2"}).Draw(t, "activation checkpointing"),
+		ac:       rapid.SampledFrom([]string{"none", "full", "selective:op", "selective:cheap", "selective:2"}).Draw(t, "activation checkpointing"),
 		dims:     rapid.SampledFrom(meshes()).Draw(t, "mesh"),
 		layers:   rapid.IntRange(1, 2).Draw(t, "layers of a stage"),
 		dim:      widths.Draw(t, "dim"), hidden: widths.Draw(t, "hidden"),

@@ -54,9 +54,7 @@ func amax[T elem](e *Engine, out []float32, x []T, rows, width int, per Scaling)
 				continue
 			}
 			top := &part[per.at(r, 0)]
-			for _, v := range row {
-				*top = max(*top, magnitude(v))
-			}
+			*top = largest(*top, row)
 		}
 		parts[lo/span] = part
 	})
@@ -69,6 +67,14 @@ func amax[T elem](e *Engine, out []float32, x []T, rows, width int, per Scaling)
 }
 
 func magnitude(f float32) uint32 { return math.Float32bits(f) &^ (1 << 31) }
+
+// largest is the largest magnitude of x, or top where that is larger.
+func largest(top uint32, x []float32) uint32 {
+	for _, v := range x {
+		top = max(top, magnitude(v))
+	}
+	return top
+}
 
 // float8Rows is the rows of a task over rows of that width.
 func float8Rows(width int) int { return max(1, flatGrain/max(1, width)) }

@@ -155,9 +155,7 @@ func (t *tile) write(i int, o scalar.Port, r int) {
 	case o.Kind == scalar.Col:
 		t.k.add(t.sums[i], t.sums[i], t.full[o.Value])
 	case o.Kind == scalar.One:
-		for _, x := range t.full[o.Value] {
-			t.top[i] = max(t.top[i], magnitude(x))
-		}
+		t.top[i] = largest(t.top[i], t.full[o.Value])
 	case o.Kind == scalar.Row:
 		t.out[i].F32[r] = t.one[o.Value]
 	case t.out[i].BF16 != nil:
