@@ -1,5 +1,5 @@
-// Package exec runs a plan. [Load] binds every step of a program to its kernel and its memory, once; [Runner.Run]
-// then goes down the list.
+// Package exec runs a plan. [Load] binds every step of a program to its kernel and its memory, once, and [LoadCUDA] does so
+// on a GPU; [Runner.Run] then goes down the list.
 package exec
 
 import (

@@ -1,5 +1,6 @@
-// Package pass holds the rewrites of a graph, one a file. [Grad] is the first: everything that comes after it
-// sees forward and backward as one graph of logical values.
+// Package pass holds the rewrites of a graph, one a file. They run in this order, each where it is asked for: [Float8], on
+// the forward alone; [Grad], after which forward and backward are one graph of logical values; [Remat]; [Shard], which gives
+// every value a layout; [Bucket], [Float8Turn] and [Fuse], on what is laid out. Start with [Grad].
 package pass
 
 import (

@@ -1,5 +1,8 @@
 // Package train is the step loop: data in, checkpoints and metrics out. [Run] trains a manifest's job, [Eval]
 // measures a checkpoint.
+//
+// A run (train.go) starts its ranks, each with a loop of its own (rank.go) over a machine to compute on: the host
+// (machine.go) or a GPU (gpu.go). What a run begins from is load.go's, what it leaves behind save.go's and saver.go's.
 package train
 
 import (

@@ -1,4 +1,4 @@
-// Command ckpt-shard looks into checkpoints: it lists, shows, compares and verifies PyTorch's DCP folders.
+// Command ckpt-shard looks into checkpoints: it lists, shows, compares and verifies them, cuts them anew and converts them.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Package nvml reads what NVIDIA's management library says of the GPUs of this machine: [Open], then [Library.Sample] for all, or
-// [Library.Find] for one.
-// The library is found at run time; a build without cgo says that it has none.
+// Package nvml reads what NVIDIA's management library says of the GPUs of this machine: [Open], then [Library.Sample] for
+// all, or [Library.Find] for one. The library is found at run time; a build without cgo says that it has none.
 package nvml
 
 import "titan/libtitan/exit"
