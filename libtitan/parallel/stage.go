@@ -49,81 +49,55 @@ func trace(part *llama3.Decoder, index, count int, s shape, backward bool) (*pla
 		g, to = pass.Float8(g, s.float8.recipe, s.float8.converts, st.Out)
 		st.In, st.Labels, st.Out = to(st.In), to(st.Labels), to(st.Out)
 	}
-	st.Graph = g
-	if !backward {
-		return st, nil
+	if st.Graph = g; backward {
+		err = differentiate(st)
 	}
+	return st, err
+}
+
+// differentiate adds the backward of a stage: the gradients of its parameters, and of what came from the stage before.
+func differentiate(st *plan.Stage) error {
+	g := st.Graph
 	var seed *graph.Value
 	g.In(graph.Backward, "", func() { seed = g.Input("gradient", st.Out.Type) })
-	if last {
+	if st.Labels != nil {
 		st.Scale = seed
 	} else {
 		st.DOut = seed
 	}
 	st.Params = g.Params()
-	wrt := st.Params
-	if !first {
-		wrt = append([]*graph.Value{st.In}, wrt...)
-	}
-	grads, err := pass.Grad(g, st.Out, seed, wrt)
+	grads, err := pass.Grad(g, st.Out, seed, append([]*graph.Value{st.In}, st.Params...))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if !first {
-		st.DIn, grads = grads[0], grads[1:]
-	}
-	st.Grads = grads
-	return st, nil
+	st.DIn, st.Grads = grads[0], grads[1:] // tokens have none
+	return nil
 }
 
-// shard lays a stage out over its mesh.
+// shard lays a stage out over its mesh, and makes one collective of each unit's.
 func shard(st *plan.Stage, s pass.Spread) (*plan.Stage, error) {
-	now := &plan.Stage{Index: st.Index}
+	between := []*graph.Value{st.DIn} // what goes to other stages lies as those have it
+	if st.Labels == nil {
+		between = append(between, st.Out) // else the loss: a sum of what the ranks have
+	}
 	var outs []pass.Out
-	var into []**graph.Value
-	follow := func(v *graph.Value, to **graph.Value, o pass.Out) {
+	for _, v := range between {
 		if v != nil {
-			o.Value = v
-			outs, into = append(outs, o), append(into, to)
+			l := s.Value("hidden", v.Shape)
+			outs = append(outs, pass.Out{Value: v, Layout: &l})
 		}
 	}
-	wished := func(v *graph.Value) pass.Out {
-		if v == nil {
-			return pass.Out{}
+	for i, d := range st.Grads {
+		if d != nil {
+			outs = append(outs, pass.Out{Value: d, Param: st.Params[i].Name()})
 		}
-		l := s.Value("hidden", v.Shape)
-		return pass.Out{Layout: &l}
 	}
-	follow(st.In, &now.In, pass.Out{})
-	follow(st.Labels, &now.Labels, pass.Out{})
-	follow(st.Scale, &now.Scale, pass.Out{})
-	follow(st.DOut, &now.DOut, pass.Out{})
-	follow(st.DIn, &now.DIn, wished(st.DIn))
-	if st.Labels != nil {
-		follow(st.Out, &now.Out, pass.Out{}) // the loss: a sum of what the ranks have
-	} else {
-		follow(st.Out, &now.Out, wished(st.Out))
-	}
-	now.Params, now.Grads = make([]*graph.Value, len(st.Params)), make([]*graph.Value, len(st.Grads))
-	for i, p := range st.Params {
-		follow(p, &now.Params[i], pass.Out{})
-		follow(st.Grads[i], &now.Grads[i], pass.Out{Param: p.Name()})
-	}
-	g, vals, err := pass.Shard(st.Graph, s, outs)
+	g, to, err := pass.Shard(st.Graph, s, outs)
 	if err != nil {
 		return nil, err
 	}
-	now.Graph = g
-	for i, v := range vals {
-		*into[i] = v
-	}
-	return bucket(now, s.Unit)
-}
-
-// bucket makes one collective of a unit's.
-func bucket(st *plan.Stage, unit func(param string) string) (*plan.Stage, error) {
-	g, to, err := pass.Bucket(st.Graph, st.Params, st.Grads, unit)
-	if err != nil {
+	st = st.After(g, to)
+	if g, to, err = pass.Bucket(st.Graph, st.Params, st.Grads, s.Unit); err != nil {
 		return nil, err
 	}
 	return st.After(g, to), nil

@@ -37,25 +37,25 @@ const (
 	ForStep                   // for all microbatches
 )
 
-// Out is a value of a graph to follow through Shard.
+// Out is a value of a graph that must lie in a certain way.
 type Out struct {
 	Value  *graph.Value
-	Param  string            // the parameter whose gradient it is, to be laid as the parameter is stored; "": none
-	Layout *placement.Layout // how it must lie; nil: as it comes
+	Param  string            // the parameter whose gradient it is, and as which it is stored; "": none
+	Layout *placement.Layout // else how it must lie
 }
 
 // Shard rewrites g so that every rank computes its part: each value gets a layout, and moves are inserted where
-// layouts must meet. It returns the successors of outs.
+// layouts must meet. It returns the successor of each value of g.
 //
 // There is no search. Axis by axis, an op is cut along the letter by which its inputs are cut already. Where they
 // disagree, a parameter is never moved; a parameter's gradient is made where the parameter lies; else the letter
 // that moves fewer bytes wins, and a tie is an error.
-func Shard(g *graph.Graph, s Spread, outs []Out) (ng *graph.Graph, now []*graph.Value, err error) {
+func Shard(g *graph.Graph, s Spread, outs []Out) (ng *graph.Graph, to func(v *graph.Value) *graph.Value, err error) {
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
 		case *graph.Error:
-			ng, now, err = nil, nil, r
+			ng, to, err = nil, nil, r
 		default:
 			panic(r)
 		}
@@ -73,16 +73,13 @@ func Shard(g *graph.Graph, s Spread, outs []Out) (ng *graph.Graph, now []*graph.
 		})
 	}
 	for _, o := range outs {
-		v := w.to[o.Value]
 		if o.Param != "" {
-			v = w.kept[o.Value]
+			w.to[o.Value] = w.kept[o.Value]
+			continue
 		}
-		if o.Layout != nil {
-			w.g.In(o.Value.Node.Phase, o.Value.Node.FQN, func() { v = w.move(v, *o.Layout) })
-		}
-		now = append(now, v)
+		w.g.In(o.Value.Node.Phase, o.Value.Node.FQN, func() { w.to[o.Value] = w.move(w.to[o.Value], *o.Layout) })
 	}
-	return w.g, now, w.g.Verify()
+	return w.g, w.successor, w.g.Verify()
 }
 
 type sharder struct {
