@@ -79,7 +79,7 @@ func (f *replayFlags) run(e *app.Env) error {
 	if f.json {
 		return writeJSON(e.Out, comparison{plays[0], recorded{was.Peak, was.End}, plays[1:]})
 	}
-	return writePlays(e, was, plays)
+	return writePlays(e, s.Planned, was, plays)
 }
 
 // plays lists what to try: the policy that was asked for, or all; under the settings given, or the trace's, and then
@@ -111,19 +111,30 @@ func (f *replayFlags) plays(e *app.Env, s *snapshot.Snapshot) []snapshot.Replay 
 	return list
 }
 
-func writePlays(e *app.Env, was *snapshot.Report, plays []replayed) error {
+// inAnAllocator says what the plays of a plan's trace are.
+const inAnAllocator = "the values lay in a planned arena, where no policy has a say; the rows below it are what PyTorch's caching allocator would make of the same values"
+
+func writePlays(e *app.Env, planned bool, was *snapshot.Report, plays []replayed) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "device %d: %d events, history %s\n", was.Device, was.Events, was.History)
 	for _, n := range was.Notes {
 		fmt.Fprintf(&b, "note: %s\n", n)
+	}
+	first, recorded := "the trace", snapshot.Recorded
+	if planned {
+		first, recorded = "the planned arena", "caching allocator"
+		fmt.Fprintf(&b, "note: %s\n", inAnAllocator)
 	}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nPEAKS\tREQUESTED\tALLOCATED\tACTIVE\tPENDING\tRESERVED\tSAVES")
 	row := func(name string, c alloc.Counts, saves string) {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, human(c.Requested), human(c.Allocated), human(c.Active), human(c.Pending), human(c.Reserved), saves)
 	}
-	row("the trace", was.Peak, "")
+	row(first, was.Peak, "")
 	for _, p := range plays {
+		if p.Policy == snapshot.Recorded {
+			p.Policy = recorded
+		}
 		row(p.name(), p.Peak, saving(p.Saves))
 	}
 	t.Flush()
