@@ -13,21 +13,13 @@ import (
 )
 
 // DryRun checks everything that Run needs before its first step, and prints the learning rates and the memory
-// that each rank will use. Nothing is trained and nothing is written.
-// text gets the graph of every stage.
+// that each rank will use. Nothing is trained and nothing is written. text gets the graph of every stage.
 func DryRun(ctx context.Context, m *manifest.Manifest, o Options, w, text io.Writer) error {
-	r, err := open(m, o, false)
+	r, err := prepare(ctx, m, o)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	if r.train, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {
-		return err
-	}
-	defer r.train.Close()
-	if err := r.checkResume(); err != nil {
-		return err
-	}
 	fmt.Fprintf(w, "data: %d rows of %d tokens an epoch, %d rows a step\n", r.train.Rows(), m.Training.SeqLen, m.Training.GlobalBatchSize)
 	schedule, err := optim.NewSchedule(*m.LRScheduler, m.Training.Steps)
 	if err != nil {

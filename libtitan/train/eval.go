@@ -87,7 +87,6 @@ func Eval(ctx context.Context, m *manifest.Manifest, steps int, o Options) (Eval
 	if r.validation, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {
 		return Evaluation{}, err
 	}
-	defer r.validation.Close()
 	out := Evaluation{Step: r.left.Step}
 	err = r.start(ctx, func(ctx context.Context, c comm.Comm) error {
 		k, err := r.newRank(c, false)

@@ -51,24 +51,11 @@ type Options struct {
 // Run trains m to its last step, from the newest checkpoint of its folder, else from initial_load_path, else from
 // its seed. When ctx ends the current step is finished and saved first, and the error is ctx's.
 func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
-	r, err := open(m, o, false)
+	r, err := prepare(ctx, m, o)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	if r.train, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err != nil {
-		return err
-	}
-	defer r.train.Close()
-	if len(m.Data.ValidationPaths) > 0 && m.Data.ValidationInterval > 0 {
-		if r.validation, err = r.openData(ctx, m.Data.ValidationPaths, nil, !m.Data.Sequential); err != nil {
-			return fmt.Errorf("validation data: %w", err)
-		}
-		defer r.validation.Close()
-	}
-	if err := r.checkResume(); err != nil {
-		return err
-	}
 	if r.report, err = newReport(r); err != nil {
 		return err
 	}
@@ -131,6 +118,28 @@ type run struct {
 	evaluating bool                  // forward alone: no optimizer state is needed
 }
 
+// prepare opens a run that trains, with its data.
+func prepare(ctx context.Context, m *manifest.Manifest, o Options) (*run, error) {
+	r, err := open(m, o, false)
+	if err != nil {
+		return nil, err
+	}
+	if r.train, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err == nil {
+		err = r.checkResume()
+	}
+	if err == nil && len(m.Data.ValidationPaths) > 0 && m.Data.ValidationInterval > 0 {
+		if r.validation, err = r.openData(ctx, m.Data.ValidationPaths, nil, !m.Data.Sequential); err != nil {
+			err = fmt.Errorf("validation data: %w", err)
+		}
+	}
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// open is what Run and Eval begin with: the job, what it is computed on, and the checkpoint that it starts from.
 func open(m *manifest.Manifest, o Options, evaluating bool) (*run, error) {
 	job, err := parallel.New(m)
 	if err != nil {
@@ -244,6 +253,11 @@ func (r *run) fits() error {
 }
 
 func (r *run) close() {
+	for _, d := range []*dataset{r.train, r.validation} {
+		if d != nil {
+			d.Close()
+		}
+	}
 	if r.from != nil {
 		r.from.Close()
 	}
