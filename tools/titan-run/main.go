@@ -60,6 +60,7 @@ type flags struct {
 	checkpoint           manifest.Checkpoint
 	data                 manifest.Data
 	steps, loadStep      int
+	stage                int
 	seed                 uint64
 	dtype, metrics       string
 	async                string
@@ -91,6 +92,7 @@ func (f *flags) training() []cli.Flag {
 	f.options.LogFreq, f.initSeconds, f.seconds = 10, 300, 100
 	return []cli.Flag{
 		app.Count(&f.steps, "train to step `N`", "steps"),
+		app.Natural(&f.stage, "run the ranks of pipeline stage `K` alone, one process of mpirun's -n 1 ... : -n 1 ..., or beside a launcher's variables", "stage"),
 		app.Count(&f.seed, "seed of the data's order, and of the weights where no checkpoint is given", "seed"),
 		app.Switch(&f.data.Sequential, "take the rows in the files' order", "sequential"),
 		app.Switch(&f.options.FreshData, "begin the data at its first row, whatever the checkpoint says", "fresh-data"),
@@ -178,11 +180,10 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	if err != nil {
 		return err
 	}
-	if err := e.CheckOut(); err != nil {
-		return err
-	}
-	if err := f.checkTracing(e); err != nil {
-		return err
+	for _, check := range []func() error{e.CheckOut, func() error { return f.checkStage(e, m) }, func() error { return f.checkTracing(e) }} {
+		if err := check(); err != nil {
+			return err
+		}
 	}
 	if err := parallel.TellFloat8(m, e.Log, e.Explain); err != nil {
 		return err

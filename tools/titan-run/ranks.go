@@ -47,6 +47,34 @@ func (f *flags) join(e *app.Env) error {
 	return err
 }
 
+// checkStage holds the stage that --stage names to that of the rank which a launcher made this process. pp runs slowest, so
+// the ranks of a stage lie beside each other.
+func (f *flags) checkStage(e *app.Env, m *manifest.Manifest) error {
+	if !e.Given("stage") {
+		return nil
+	}
+	launch, err := comm.Launched(os.Getenv)
+	if err != nil {
+		return err
+	}
+	pp := m.Mesh.Dims.PP
+	stages := []manifest.Stage{{}}
+	if m.Pipeline != nil && m.Pipeline.Stages != nil {
+		stages = m.Pipeline.Stages
+	}
+	if f.stage >= len(stages) {
+		return exit.Usage.Errorf("--stage %d: the pipeline has stages 0 to %d", f.stage, len(stages)-1)
+	}
+	want, is := stages[f.stage].PPRank, launch.Rank/max(1, m.Mesh.WorldSize/pp)
+	switch {
+	case launch.By == "" && pp > 1:
+		return exit.Usage.Errorf("--stage %d: nobody runs the other stages: start them together, as in mpirun -n 1 titan-run --stage 0 ... : -n 1 titan-run --stage 1 ..., or leave --stage out", f.stage)
+	case is != want:
+		return exit.Usage.Errorf("--stage %d: %s made this process rank %d, of pipeline rank %d, and the stage is of %d: name the stages in the order of their ranks", f.stage, launch.By, launch.Rank, is, want)
+	}
+	return nil
+}
+
 // alone does work as the only process, or, where GPUs are to compute for several ranks and no launcher started them, as
 // rank 0 of those that it starts.
 func (f *flags) alone(m *manifest.Manifest, work func() error) error {
