@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -59,11 +58,4 @@ func stageList(p *plan.Program) string {
 		s = append(s, fmt.Sprint(st.Index))
 	}
 	return strings.Join(s, ",")
-}
-
-// WriteJSON writes v as one indented JSON document.
-func WriteJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }

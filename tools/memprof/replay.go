@@ -77,7 +77,7 @@ func (f *replayFlags) run(e *app.Env) error {
 		plays = append(plays, replayed{r.Policy, max(0, r.Config.MaxSplitSize), r.Config.Expandable, r.RunAhead, o.Peak, o.Now, o.AtPeakActive, was.Peak.Reserved - o.Peak.Reserved})
 	}
 	if f.json {
-		return writeJSON(e.Out, comparison{plays[0], recorded{was.Peak, was.End}, plays[1:]})
+		return app.WriteJSON(e.Out, comparison{plays[0], recorded{was.Peak, was.End}, plays[1:]})
 	}
 	return writePlays(e, s.Planned, was, plays)
 }

@@ -147,7 +147,7 @@ func (f *simulateFlags) report(w io.Writer, s *snapshot.Snapshot) error {
 	}
 	r := snapshot.Analyze(s, d)
 	if f.json {
-		return writeJSON(w, r)
+		return app.WriteJSON(w, r)
 	}
 	return writeReport(w, r, f.top)
 }

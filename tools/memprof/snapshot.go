@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -132,14 +131,7 @@ func (f *snapshotFlags) run(e *app.Env) error {
 	case f.onStdout() > 0:
 		return nil
 	case f.json:
-		return writeJSON(e.Out, r)
+		return app.WriteJSON(e.Out, r)
 	}
 	return writeReport(e.Out, r, f.top)
-}
-
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -91,9 +90,7 @@ func gpusVerb() app.Verb {
 				return err
 			}
 			if asJSON {
-				j := json.NewEncoder(e.Out)
-				j.SetIndent("", "  ")
-				return j.Encode(all)
+				return app.WriteJSON(e.Out, all)
 			}
 			t := app.Table(e.Out)
 			fmt.Fprintln(t, "NAME\tMEMORY\tBF16 TFLOP/S\tFP8 TFLOP/S\tMEMORY GB/S\tNODE GB/S\tNETWORK GB/S\tGPUS A NODE\tWHAT")

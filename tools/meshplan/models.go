@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/urfave/cli/v2"
@@ -39,7 +38,5 @@ func modelsJSON(e *app.Env) error {
 	for _, p := range llama3.Presets() {
 		models = append(models, manifest.Model{Family: "llama3", Flavor: p.Name, Config: p.Config, NumParams: p.Config.NumParams(), FlopsPerToken: p.Config.FlopsPerToken(p.SeqLen)})
 	}
-	j := json.NewEncoder(e.Out)
-	j.SetIndent("", "  ")
-	return j.Encode(models)
+	return app.WriteJSON(e.Out, models)
 }

@@ -62,9 +62,7 @@ func writePlans(w io.Writer, jobs []*manifest.Manifest) error {
 		}
 		list = append(list, text.Bytes())
 	}
-	j := json.NewEncoder(w)
-	j.SetIndent("", "  ")
-	return j.Encode(list)
+	return app.WriteJSON(w, list)
 }
 
 // space is what is searched: every degree, batch and mode that no flag gives.

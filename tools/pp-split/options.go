@@ -120,9 +120,5 @@ func standalone(e *app.Env, o *options) error {
 	for i, fqns := range stages {
 		list = append(list, stage{i, pipeline.LoopRank(i, len(stages)), fqns})
 	}
-	return e.WriteOut(func(w io.Writer) error {
-		j := json.NewEncoder(w)
-		j.SetIndent("", "  ")
-		return j.Encode(list)
-	})
+	return e.WriteOut(func(w io.Writer) error { return app.WriteJSON(w, list) })
 }

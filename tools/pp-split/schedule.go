@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -206,9 +205,7 @@ func writeJSON(w io.Writer, s *pipeline.Schedule, ranks [][]pipeline.Action, t *
 	for rank, actions := range ranks {
 		rows[rank] = pipeline.Cells(actions)
 	}
-	j := json.NewEncoder(w)
-	j.SetIndent("", "  ")
-	return j.Encode(struct {
+	return app.WriteJSON(w, struct {
 		Schedule        string     `json:"schedule"`
 		NumStages       int        `json:"num_stages"`
 		NumMicrobatches int        `json:"num_microbatches"`

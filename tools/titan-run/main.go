@@ -244,5 +244,5 @@ func evalVerb(ctx context.Context, e *app.Env, f *flags) error {
 	if err != nil {
 		return err
 	}
-	return e.WriteOut(func(w io.Writer) error { return train.WriteJSON(w, result) })
+	return e.WriteOut(func(w io.Writer) error { return app.WriteJSON(w, result) })
 }

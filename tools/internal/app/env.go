@@ -2,6 +2,7 @@ package app
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -169,6 +170,14 @@ func (e *Env) WriteManifest(m *manifest.Manifest) error {
 // WriteOut sends what write writes to the file that -o names, whole or not at all, or to stdout.
 func (e *Env) WriteOut(write func(io.Writer) error) error {
 	return e.WriteFile(cmp.Or(e.common.out, "-"), write)
+}
+
+// WriteJSON writes v as one indented JSON document.
+func WriteJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }
 
 // Silence drops all output but errors, and under --log-level debug what names this process's rank: of a process that is
