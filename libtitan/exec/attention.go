@@ -8,7 +8,7 @@ import (
 	"titan/libtitan/placement"
 )
 
-// run is a range of a rank's query rows at consecutive positions.
+// queryRun is a range of a rank's query rows at consecutive positions.
 type queryRun struct{ row, position, count int }
 
 // queryRuns splits the rows that a rank holds of q into runs.

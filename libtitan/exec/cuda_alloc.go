@@ -240,12 +240,7 @@ func (r *cachedProgram) bind(i int, s *plan.Step, on *cuda.Stream) (w cuda.Work,
 		return w, nil
 	}
 	r.peers.on = on
-	if first := r.fused[s]; first != nil {
-		w, err = bindLossBoth(r.mem.e, first, s, r.mem)
-	} else {
-		w, err = bindCUDA(r.mem.e, s, r.mem)
-	}
-	if err != nil {
+	if w, err = bindWith(r.mem.e, s, r.fused[s], r.mem); err != nil {
 		return nil, err
 	}
 	if len(r.bound[i]) == maxBound {

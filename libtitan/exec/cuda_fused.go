@@ -36,11 +36,7 @@ func compileFused(e *cuda.Engine, prog *plan.Program) error {
 
 func gpuFused(c gpuCall) (cuda.Work, error) {
 	p := c.attr.(op.FusedAttr).Program
-	tensors := make([]tensor, len(c.in))
-	for i, t := range c.in {
-		tensors[i] = t.tensor
-	}
-	rows, width := fusedShape(p, tensors)
+	rows, width := fusedShape(p, hostless(c.in))
 	pointers := func(ts []gpuTensor) (out []cuda.Ptr) {
 		for _, t := range ts {
 			out = append(out, t.p)

@@ -2,7 +2,6 @@ package exec
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -54,14 +53,6 @@ type gpuPeers struct {
 	staged bool
 }
 
-// gpuLane is what one stage sends another in one direction, or what goes round.
-type gpuLane struct {
-	stream *cuda.Stream
-	ready  *cuda.Event // what is sent is in its place
-	done   *cuda.Event // all is sent
-	last   int         // microbatch
-}
-
 func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, error) {
 	p := &gpuPeers{e: e, prog: prog, moves: c, lanes: map[string]*gpuLane{}, own: map[plan.Tag]cuda.Span{}}
 	p.aside = map[op.Move]*flights{}
@@ -74,12 +65,8 @@ func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, 
 				p.staged, groups = true, append(groups, p.pair(s))
 			}
 		case s.Kind == plan.Compute && gpuMoves[op.Move(s.Node.Op.Name)] != nil:
-			m := newMover(prog, s, make([]tensor, len(s.In)), make([]tensor, len(s.Out)))
-			if s.Aside {
-				m.group.Name += aside(s)
-			}
 			if sends(s) {
-				groups = append(groups, m.group)
+				groups = append(groups, p.moveGroup(s))
 			}
 		case s.Kind == plan.Compute && goesRound(s):
 			groups = append(groups, p.ring())
@@ -103,8 +90,7 @@ func (p *gpuPeers) openWindow() (err error) {
 	for i := range p.prog.Steps {
 		s := &p.prog.Steps[i]
 		if s.Aside && slices.ContainsFunc(s.Out, func(o *plan.Slot) bool { return o.Class == plan.Window }) {
-			g = newMover(p.prog, s, make([]tensor, len(s.In)), make([]tensor, len(s.Out))).group
-			g.Name += aside(s)
+			g = p.moveGroup(s)
 			break
 		}
 	}
@@ -112,32 +98,20 @@ func (p *gpuPeers) openWindow() (err error) {
 	return err
 }
 
-// aside is the end of the names of groups whose moves run beside what is computed: a communicator does one thing after
-// another.
-func aside(s *plan.Step) string { return " aside, " + s.Node.Op.Name }
+// moveGroup is the group of a move. Moves that run beside what is computed have others, by what they do: a communicator
+// does one thing after another.
+func (p *gpuPeers) moveGroup(s *plan.Step) comm.Group {
+	g := moveGroup(p.prog, s)
+	if s.Aside {
+		g.Name += " aside, " + s.Node.Op.Name
+	}
+	return g
+}
 
 // sends reports whether a move sends anything.
 func sends(s *plan.Step) bool {
 	name := op.Move(s.Node.Op.Name)
 	return name != op.Slice && name != op.Mask
-}
-
-// pair is the group of the two ends of a step that sends or receives, the sender first.
-func (p *gpuPeers) pair(s *plan.Step) comm.Group {
-	me := p.prog.Mesh.Rank(p.prog.Coord)
-	from, to := world(p.prog, p.prog.PP, me), world(p.prog, s.Peer, me)
-	if s.Kind == plan.Recv {
-		from, to = to, from
-	}
-	return comm.Group{Name: "pp " + laneName(s), Ranks: []int{from, to}}
-}
-
-// laneName is tag without the microbatch.
-func laneName(s *plan.Step) string {
-	if s.Tag.Backward {
-		return fmt.Sprintf("%dB", s.Tag.Stage)
-	}
-	return fmt.Sprintf("%dF", s.Tag.Stage)
 }
 
 // bind binds a step that moves values, with room to pack in; ok is false for other steps.
@@ -160,31 +134,35 @@ func (p *gpuPeers) bind(s *plan.Step, c gpuCall, room cuda.Ptr) (w cuda.Work, ok
 
 func (p *gpuPeers) bindMove(s *plan.Step, m *gpuMover) (cuda.Work, error) {
 	what := op.Move(s.Node.Op.Name)
-	if p.on != nil {
-		if m.stream = p.on; s.Aside {
-			m.group.Name += aside(s)
-		}
+	m.group, m.stream = p.moveGroup(s), p.on
+	if m.stream == nil {
+		m.stream = p.e.Stream
+	}
+	if p.on != nil || !s.Aside || p.moves == nil {
 		return gpuMoves[what](m)
 	}
-	m.stream = p.e.Stream
-	if !s.Aside || p.moves == nil {
-		return gpuMoves[what](m)
+	f, err := p.flightsOf(what)
+	if err != nil {
+		return nil, err
 	}
-	f := p.aside[what]
-	if f == nil {
-		f = &flights{e: p.e}
-		p.aside[what] = f
-		var err error
-		if f.stream, err = p.e.NewStream(true); err != nil {
-			return nil, err
-		}
-	}
-	m.stream, m.group.Name = f.stream, m.group.Name+aside(s)
+	m.stream = f.stream
 	w, err := gpuMoves[what](m)
 	if err != nil {
 		return nil, err
 	}
 	return f.newFlight(w)
+}
+
+// flightsOf finds or makes the flights of a kind of move.
+func (p *gpuPeers) flightsOf(what op.Move) (f *flights, err error) {
+	if f = p.aside[what]; f != nil {
+		return f, nil
+	}
+	f = &flights{e: p.e}
+	if f.stream, err = p.e.NewStream(true); err == nil {
+		p.aside[what] = f
+	}
+	return f, err
 }
 
 // before is w, the work of steps, after the moves aside whose memory they touch; moves of one kind follow each other.
@@ -225,85 +203,6 @@ func (p *gpuPeers) take(bytes int) (cuda.Span, error) {
 	}
 	p.taken = append(p.taken, at)
 	return cuda.Span{P: at, Bytes: bytes}, nil
-}
-
-func newGPULane(e *cuda.Engine) (*gpuLane, error) {
-	l := &gpuLane{last: -1}
-	var err error
-	if l.stream, err = e.NewStream(true); err != nil {
-		return nil, err
-	}
-	if l.ready, err = e.NewEvent(false); err != nil {
-		return nil, err
-	}
-	l.done, err = e.NewEvent(false)
-	return l, err
-}
-
-// lane finds or makes the lane of a step that sends. Messages of a lane are not told apart, so their order must be that
-// in which they are taken.
-func (p *gpuPeers) lane(s *plan.Step) (*gpuLane, error) {
-	l := p.lanes[laneName(s)]
-	if l == nil {
-		var err error
-		if l, err = newGPULane(p.e); err != nil {
-			return nil, err
-		}
-		p.lanes[laneName(s)] = l
-	}
-	if s.Tag.Microbatch <= l.last {
-		return nil, fmt.Errorf("exec: %s: sent after microbatch %d: a schedule that sends out of order is not run on cuda", s, l.last)
-	}
-	l.last = s.Tag.Microbatch
-	return l, nil
-}
-
-// bindSend copies what is sent, so that its memory can be used again, and sends the copy beside what follows.
-func (p *gpuPeers) bindSend(s *plan.Step, t gpuTensor) (cuda.Work, error) {
-	place, err := p.take(t.Bytes())
-	if err != nil {
-		return nil, err
-	}
-	keep := func() error { return p.e.Stream.Copy(place.P, t.p, place.Bytes) }
-	if s.Peer == p.prog.PP {
-		p.own[s.Tag] = place
-		return keep, nil
-	}
-	l, err := p.lane(s)
-	if err != nil {
-		return nil, err
-	}
-	send, err := p.moves.SendOn(l.stream, p.pair(s), tag(s), 1, place)
-	if err != nil {
-		return nil, err
-	}
-	return func() error {
-		if err := errors.Join(keep(), p.e.Stream.Record(l.ready), l.stream.Wait(l.ready)); err != nil {
-			return err
-		}
-		return send()
-	}, nil
-}
-
-func (p *gpuPeers) bindRecv(s *plan.Step, t gpuTensor) (cuda.Work, error) {
-	if s.Peer != p.prog.PP {
-		return p.moves.RecvOn(p.e.Stream, p.pair(s), tag(s), 0, t.span())
-	}
-	place, ok := p.own[s.Tag]
-	if !ok {
-		return nil, fmt.Errorf("exec: %s: it is not sent before", s)
-	}
-	return func() error { return p.e.Stream.Copy(t.p, place.P, place.Bytes) }, nil
-}
-
-// join makes the stream that computes wait for all that was sent.
-func (p *gpuPeers) join() error {
-	for _, l := range p.lanes {
-		if err := errors.Join(l.stream.Record(l.done), p.e.Stream.Wait(l.done)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // await waits for a stream or an event.

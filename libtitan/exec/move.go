@@ -53,11 +53,18 @@ func newMover(prog *plan.Program, s *plan.Step, in, out []tensor) *mover {
 		m.tensors = append(m.tensors, moved{in[i], out[i], n.In[i], n.Results[i]})
 	}
 	m.what = fmt.Sprintf("%s %v", cmp.Or(n.FQN, "loss"), s.Action)
-	m.group.Name = m.attr.Axes.String()
-	for _, rank := range m.Mesh.Group(m.Coord, m.attr.Axes) {
-		m.group.Ranks = append(m.group.Ranks, world(prog, m.PP, rank))
-	}
+	m.group = moveGroup(prog, s)
 	return m
+}
+
+// moveGroup is the ranks among which a step moves values.
+func moveGroup(prog *plan.Program, s *plan.Step) comm.Group {
+	axes := s.Node.Attr.(op.MoveAttr).Axes
+	g := comm.Group{Name: axes.String()}
+	for _, rank := range prog.Mesh.Group(prog.Coord, axes) {
+		g.Ranks = append(g.Ranks, world(prog, prog.PP, rank))
+	}
+	return g
 }
 
 // world is the rank, among all, of a rank of a stage's mesh.

@@ -1,0 +1,126 @@
+package exec
+
+import (
+	"errors"
+	"fmt"
+
+	"titan/libtitan/device/cuda"
+	"titan/libtitan/plan"
+)
+
+// Stored is what programs on a GPU share and the caller owns: parameters, and copies of them in another type, by FQN.
+type Stored struct{ Params, Copies map[string]cuda.Ptr }
+
+// CUDAMemory is what a program works on, on a GPU. What the caller reads and writes between runs is its Memory, which
+// lies in pinned memory of the host and is copied at the beginning and the end of each run.
+type CUDAMemory struct {
+	*Memory
+	stored             Stored
+	Grads              map[string]cuda.Ptr // by FQN, in the arena: valid from one run to the next
+	e                  *cuda.Engine
+	host               *cuda.Host
+	inputs, loss       cuda.Ptr // the device's copies: tokens and labels by microbatch, the scale; the losses
+	inputBytes         int
+	arena, consts, all cuda.Ptr
+	size               int // of a microbatch
+	peers              *gpuPeers
+	cache              *CUDACache   // nil: values lie in the planned arena
+	values             *plan.Cached // where they lie else
+}
+
+// NewCUDAMemory takes the memory of prog, whose gradients lie in its arena, for microbatches of size tokens. With a cache
+// values are taken from it as the program runs, and all else when it is loaded.
+func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, stored Stored, cache *CUDACache) (*CUDAMemory, error) {
+	m := &CUDAMemory{Memory: &Memory{}, stored: stored, Grads: map[string]cuda.Ptr{}, e: e, size: size, cache: cache}
+	m.inputBytes = 8*microbatches*size + 4
+	var err error
+	if m.host, err = e.AllocHost(m.inputBytes + 4*microbatches); err != nil {
+		return nil, err
+	}
+	for i := range microbatches {
+		m.Tokens = append(m.Tokens, cuda.HostOf[int32](m.host, 8*i*size, size))
+		m.Labels = append(m.Labels, cuda.HostOf[int32](m.host, 8*i*size+4*size, size))
+	}
+	m.Scale = cuda.HostOf[float32](m.host, m.inputBytes-4, 1)
+	m.Loss = cuda.HostOf[float32](m.host, m.inputBytes, microbatches)
+	inputs, losses, consts := gpuRound(m.inputBytes), gpuRound(4*microbatches), gpuRound(prog.ConstBytes)
+	if m.all, err = m.take(inputs+losses+consts, prog.ArenaBytes); err != nil {
+		return nil, fmt.Errorf("exec: %d MiB for activations: %w", prog.ArenaBytes>>20, err)
+	}
+	m.inputs = m.all
+	m.loss = m.inputs + cuda.Ptr(inputs)
+	m.consts = m.loss + cuda.Ptr(losses)
+	m.arena = m.consts + cuda.Ptr(consts)
+	for _, s := range prog.Slots {
+		switch {
+		case s.Class != plan.Grad:
+		case cache == nil:
+			m.Grads[s.Name] = m.arena + cuda.Ptr(s.Offset)
+		default:
+			if m.Grads[s.Name], err = cache.Fix(s.Bytes(), s.Name+" < gradients"); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return m, nil
+}
+
+// gpuRound is n rounded to what a device's allocations are aligned to.
+func gpuRound(n int) int { return (n + 255) / 256 * 256 }
+
+// Free gives the memory back.
+func (m *CUDAMemory) Free() error {
+	if m.peers != nil {
+		if err := m.peers.free(); err != nil {
+			return err
+		}
+	}
+	if m.cache != nil {
+		return errors.Join(m.unfix(), m.host.Free())
+	}
+	if err := m.e.Free(m.all); err != nil {
+		return err
+	}
+	return m.host.Free()
+}
+
+// gpuTensor is a value with its memory on the device; the tensor's own data is nil.
+type gpuTensor struct {
+	tensor
+	p cuda.Ptr
+}
+
+// at finds the memory of a slot.
+func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
+	t := gpuTensor{tensor: tensor{Type: s.Type, at: s.At, logical: s.Logical}}
+	known := true
+	switch s.Root().Class {
+	case plan.Arena:
+		t.p, known = m.inArena(s.Root())
+	case plan.Window:
+		t.p = m.peers.window + cuda.Ptr(s.Root().Offset+s.Start)
+	case plan.Const:
+		t.p = m.consts + cuda.Ptr(s.Root().Offset)
+	case plan.Param:
+		t.p, known = m.stored.Params[s.Name]
+	case plan.Copy:
+		t.p, known = m.stored.Copies[s.Name]
+	case plan.Grad:
+		t.p, known = m.Grads[s.Name]
+	case plan.Tokens:
+		t.p = m.inputs + cuda.Ptr(8*s.Microbatch*m.size)
+	case plan.Labels:
+		t.p = m.inputs + cuda.Ptr(8*s.Microbatch*m.size+4*m.size)
+	case plan.Scale:
+		t.p = m.inputs + cuda.Ptr(m.inputBytes-4)
+	case plan.Loss:
+		t.p = m.loss + cuda.Ptr(4*s.Microbatch)
+	}
+	if !known {
+		return t, fmt.Errorf("exec: %v %s%s: no memory on the device", s.Class, s.Name, s.FQN)
+	}
+	return t, nil
+}
+
+// Losses is where the program leaves the loss of each microbatch, float32.
+func (m *CUDAMemory) Losses() cuda.Ptr { return m.loss }
