@@ -15,7 +15,7 @@ var rooms = [][]string{
 	{"model/llama3", "exec", "comm/local", "comm/mpi", "comm/nccl", "comm/commtest", "tokenizer"},
 	{"nn", "pass", "plan", "device/cpu", "device/cuda", "device/nvml"},
 	{"op", "alloc", "comm"},
-	{"graph", "device", "manifest", "exit"},
+	{"graph", "manifest", "exit"},
 	{"placement", "pipeline", "rng", "pickle", "scalar"},
 	{"mesh"},
 	{"dtype"},
