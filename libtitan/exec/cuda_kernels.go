@@ -70,6 +70,9 @@ func gpuAdd(c gpuCall) (cuda.Work, error) {
 // gpuAccumulate adds its input into its result, or copies it there the first time.
 func gpuAccumulate(c gpuCall) (cuda.Work, error) {
 	in, out := c.in[0], c.out[0]
+	if in.p == out.p { // it is there already
+		return func() error { return nil }, nil
+	}
 	if !c.add[0] {
 		return func() error { return c.e.Stream.Copy(out.p, in.p, out.Bytes()) }, nil
 	}

@@ -1,9 +1,10 @@
 package plan
 
 // ForGPU arranges p as a GPU runs it: copies of parameters are kept from step to step, sums are made by the products before
-// them, FSDP's moves run beside the work, its gathers in windows, and gradients share the arena.
+// them, FSDP's moves run beside the work, its gathers in windows, its reductions into gradients, and gradients share the arena.
 func (p *Program) ForGPU() {
 	p.Rearrange()
+	p.ReduceIntoGrads()
 	p.PlaceWindows()
 	p.PlaceGrads()
 }

@@ -8,32 +8,67 @@ import (
 )
 
 // Overlap orders steps so that FSDP's moves can run beside what is computed. Each gather of parameters is made where the
-// one before it is, a unit early; what a reduction leaves is added to the gradients where the next reduction is made, a
-// unit late. These moves are Aside; what they read lives until their results are used. It costs the memory of one more
-// unit of each.
+// one before it is, a unit early. Each reduction begins beside attention or, where a peer is waited for, beside that:
+// products hold every multiprocessor until they end, and one that finds some taken takes as long again, where attention's
+// short blocks go around. What a reduction leaves is added to the gradients where the next reduction is made. These moves are
+// Aside; what they read lives until their results are used. It costs the memory of one or two more units of each.
 func (p *Program) Overlap() {
 	p.roomsOnDevice()
 	gathers := p.markAside()
-	steps := make([]Step, 0, len(p.Steps))
-	var late []Step
+	o := overlap{steps: make([]Step, 0, len(p.Steps))}
 	for i := 0; i < len(p.Steps); i++ {
 		at := slices.Index(gathers, i)
-		n := 0
-		if at < 0 && p.Steps[i].Aside {
-			steps = append(steps, late...)
-			n = p.accumulates(i)
-			late = p.Steps[i+1:][:n]
+		switch s := &p.Steps[i]; {
+		case at < 0 && s.Aside:
+			n := p.accumulates(i)
+			o.begin()
+			o.waiting = p.Steps[i:][:1+n]
+			if i += n; !p.roomBeforeNext(i) {
+				o.begin()
+			}
+			continue
+		case s.leavesRoom():
+			o.begin()
 		}
 		if at <= 0 {
-			steps = append(steps, p.Steps[i])
+			o.steps = append(o.steps, p.Steps[i])
 		}
 		if at >= 0 && at+1 < len(gathers) {
-			steps = append(steps, p.Steps[gathers[at+1]])
+			o.steps = append(o.steps, p.Steps[gathers[at+1]])
 		}
-		i += n
 	}
-	p.Steps = append(steps, late...)
+	o.begin()
+	p.Steps = append(o.steps, o.late...)
 	p.relive()
+}
+
+// overlap is steps in a new order: a reduction that has not begun, with what adds up its results, and those of the one
+// that began last.
+type overlap struct{ steps, waiting, late []Step }
+
+// begin begins the reduction that waits.
+func (o *overlap) begin() {
+	if o.waiting == nil {
+		return
+	}
+	o.steps = append(append(o.steps, o.late...), o.waiting[0])
+	o.late, o.waiting = o.waiting[1:], nil
+}
+
+// roomBeforeNext reports whether a step after i leaves room before the next reduction.
+func (p *Program) roomBeforeNext(i int) bool {
+	for j := i + 1; j < len(p.Steps) && (!p.Steps[j].Aside || p.Steps[j].gathers()); j++ {
+		if p.Steps[j].leavesRoom() {
+			return true
+		}
+	}
+	return false
+}
+
+// leavesRoom reports whether what runs beside s has multiprocessors for long enough; attention that a backward makes again is a
+// third of its backward, which follows.
+func (s *Step) leavesRoom() bool {
+	return s.Kind == Recv || s.Kind == Compute && (s.Node.Op.Name == "attention_backward" || s.Node.Op.Name == "attention" && s.Node.Phase == graph.Forward)
 }
 
 // relive places what lives anew, after steps have changed.
