@@ -8,8 +8,12 @@ import (
 	"titan/libtitan/plan"
 )
 
-// Stored is what programs on a GPU share and the caller owns: parameters, and copies of them in another type, by FQN.
-type Stored struct{ Params, Copies map[string]cuda.Ptr }
+// Stored is what programs on a GPU share and the caller owns, by FQN: parameters, and what is kept of them, copies in another type
+// and largest magnitudes, by class.
+type Stored struct {
+	Params map[string]cuda.Ptr
+	Kept   map[plan.Class]map[string]cuda.Ptr
+}
 
 // CUDAMemory is what a program works on, on a GPU. What the caller reads and writes between runs is its Memory, which
 // lies in pinned memory of the host and is copied at the beginning and the end of each run.
@@ -103,8 +107,8 @@ func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
 		t.p = m.consts + cuda.Ptr(s.Root().Offset)
 	case plan.Param:
 		t.p, known = m.stored.Params[s.Name]
-	case plan.Copy:
-		t.p, known = m.stored.Copies[s.Name]
+	case plan.Copy, plan.Largest:
+		t.p, known = m.stored.Kept[s.Class][s.Name]
 	case plan.Grad:
 		t.p, known = m.Grads[s.Name]
 	case plan.Tokens:

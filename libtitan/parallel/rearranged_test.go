@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +11,7 @@ import (
 	"titan/libtitan/graph"
 	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
+	"titan/libtitan/op"
 	"titan/libtitan/pipeline"
 	"titan/libtitan/plan"
 )
@@ -138,6 +140,70 @@ func TestKeepCopies(t *testing.T) {
 		require.Equal(t, want, interpret(p))
 		p.KeepCopies()
 		require.Len(t, p.Copies, numCopied)
+	}
+}
+
+// The largest magnitudes of whole weights are found outside the step, beside the casts of what is not float8, and gradients stay
+// the same; of rows they are found in the step.
+func TestKeepLargestMagnitudes(t *testing.T) {
+	const linears, others = 4 * 7, 4*2 + 1 + 1 // norms, the last one and the head
+	for recipe, want := range map[string]map[plan.Class]int{
+		"tensorwise":         {plan.Largest: linears, plan.Copy: others},
+		"rowwise":            {plan.Copy: linears + others},
+		"rowwise_with_gw_hp": {plan.Largest: linears, plan.Copy: linears + others},
+	} {
+		before, p := shardedProgram(t, recipe, 0, 1), shardedProgram(t, recipe, 0, 1)
+		p.KeepCopies()
+		require.Equal(t, want, copiesOf(p), recipe)
+		require.Equal(t, countSteps(before, "amax")-want[plan.Largest], countSteps(p, "amax"), recipe)
+		require.Equal(t, interpret(before), interpret(p), recipe)
+		requireApart(t, p)
+		bytes := 0
+		for _, f := range p.Fixed() {
+			if strings.HasSuffix(f.Owner, ", largest magnitude < parameters") || strings.HasSuffix(f.Owner, ", narrow < parameters") {
+				bytes += f.Bytes
+			}
+		}
+		require.Equal(t, p.CopyBytes(), bytes, recipe)
+	}
+}
+
+// copiesOf counts what is kept from step to step: each from a parameter of its name, and once.
+func copiesOf(p *plan.Program) map[plan.Class]int {
+	out, seen := map[plan.Class]int{}, map[string]bool{}
+	for i := range p.Copies {
+		s := &p.Copies[i]
+		name := s.Out[0].Class.String() + s.In[0].Name
+		if s.In[0].Class == plan.Param && s.Out[0].Name == s.In[0].Name && !seen[name] {
+			out[s.Out[0].Class]++
+		}
+		seen[name] = true
+	}
+	return out
+}
+
+// With FSDP each rank keeps the largest magnitudes of its shards, and they are joined in the step, in one reduction.
+func TestFSDPKeepsLargestMagnitudes(t *testing.T) {
+	for rank := range 2 {
+		p := fsdpProgram(t, "tensorwise", rank)
+		p.KeepCopies()
+		require.Equal(t, map[plan.Class]int{plan.Largest: 4 * 7}, copiesOf(p))
+		joined := 0
+		for i := range p.Steps {
+			s := &p.Steps[i]
+			if s.Kind != plan.Compute {
+				continue
+			}
+			if a, ok := s.Node.Attr.(op.MoveAttr); ok && a.Max {
+				joined++
+				require.Len(t, s.In, 4*7)
+				for k, in := range s.In {
+					require.Equal(t, plan.Largest, in.Class)
+					require.Equal(t, plan.Arena, s.Out[k].Class)
+				}
+			}
+		}
+		require.Equal(t, 1, joined)
 	}
 }
 

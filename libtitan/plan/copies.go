@@ -1,24 +1,35 @@
 package plan
 
-import "slices"
+import (
+	"slices"
 
-// KeepCopies takes the casts of stored parameters out of the step: what they make is kept from step to step, and who
-// changes a parameter writes its copies too. Copies are the steps that make them anew from the parameters. A table that only
-// embeddings read needs none: they cast the rows that they take. What FSDP gathers is cast for its gather, and not kept: see
-// [Program.PlaceWindows].
+	"titan/libtitan/dtype"
+	"titan/libtitan/op"
+)
+
+// KeepCopies takes out of the step what follows from one stored parameter alone: its casts, and the largest magnitude of all of it,
+// from which a float8 scale is made. They are kept from step to step, and who changes a parameter writes them too. Copies are the
+// steps that make them anew from the parameters. A table that only embeddings read needs no cast: they cast the rows that they take.
+// What FSDP gathers is cast for its gather, and not kept: see [Program.PlaceWindows].
 func (p *Program) KeepCopies() {
-	byName := map[string]*Slot{}
+	type key struct {
+		parameter string
+		class     Class
+		dtype     dtype.DType
+	}
+	made := map[key]*Slot{}
 	inPlaceOf := map[*Slot]*Slot{}
 	var steps []Step
 	for i := range p.Steps {
 		s := p.Steps[i]
-		if !s.Prologue || s.Node.Op.Name != "cast" || s.In[0].Class != Param {
+		class, ok := s.kept()
+		if !ok {
 			steps = append(steps, s)
 			continue
 		}
 		stored, out := s.In[0], s.Out[0]
-		key := stored.Name + out.DType.String()
-		switch have := byName[key]; {
+		k := key{stored.Name, class, out.DType}
+		switch have := made[k]; {
 		case p.viewed(out) || p.gathered(out):
 			steps = append(steps, s)
 		case have != nil:
@@ -26,8 +37,8 @@ func (p *Program) KeepCopies() {
 		case p.onlyEmbedded(out):
 			inPlaceOf[out] = stored
 		default:
-			byName[key] = out
-			out.Class, out.Name = Copy, stored.Name
+			made[k] = out
+			out.Class, out.Name = class, stored.Name
 			p.Copies = append(p.Copies, s)
 		}
 	}
@@ -41,6 +52,17 @@ func (p *Program) KeepCopies() {
 	p.Steps = steps
 	p.Slots = slices.DeleteFunc(p.Slots, func(s *Slot) bool { return s.Class != Arena && s.Class != Grad || inPlaceOf[s] != nil })
 	p.relive()
+}
+
+// kept is the class of what s makes if it can be kept from step to step.
+func (s *Step) kept() (c Class, ok bool) {
+	if !s.Prologue || s.In[0].Class != Param {
+		return Arena, false
+	}
+	if a, ok := s.Node.Attr.(op.AmaxAttr); ok {
+		return Largest, a.Per == op.PerTensor
+	}
+	return Copy, s.Node.Op.Name == "cast"
 }
 
 // onlyEmbedded reports whether all that reads a slot are embeddings, of which it is the table.
@@ -68,7 +90,12 @@ func (p *Program) gathered(slot *Slot) bool {
 	return slices.ContainsFunc(p.Steps, func(s Step) bool { return s.gathers() && slices.Contains(s.In, slot) })
 }
 
-// CopyBytes is the memory of the copies.
+// CopyOwner is who has the memory of a copy or a largest magnitude.
+func CopyOwner(s *Slot) string {
+	return s.Name + map[Class]string{Copy: ", narrow", Largest: ", largest magnitude"}[s.Class] + " < parameters"
+}
+
+// CopyBytes is the memory of what is kept.
 func (p *Program) CopyBytes() int {
 	n := 0
 	for i := range p.Copies {

@@ -39,21 +39,22 @@ type Class uint8
 
 // The classes of memory.
 const (
-	Arena  Class = iota // planned: at an offset, while it is live
-	Param               // a stored parameter, by name
-	Grad                // a parameter's gradient, by name, summed over the step's microbatches
-	Const               // computed once, when the program is loaded
-	Copy                // a parameter in another type, by name, kept from step to step
-	Tokens              // of one microbatch
-	Labels              // of one microbatch
-	Scale               // one scalar a step
-	Loss                // one scalar a microbatch
-	Window              // planned: at an offset of the windows, the same on all ranks that gather together
+	Arena   Class = iota // planned: at an offset, while it is live
+	Param                // a stored parameter, by name
+	Grad                 // a parameter's gradient, by name, summed over the step's microbatches
+	Const                // computed once, when the program is loaded
+	Copy                 // a parameter in another type, by name, kept from step to step
+	Largest              // a parameter's largest magnitude, by name, kept likewise
+	Tokens               // of one microbatch
+	Labels               // of one microbatch
+	Scale                // one scalar a step
+	Loss                 // one scalar a microbatch
+	Window               // planned: at an offset of the windows, the same on all ranks that gather together
 	NumClasses
 )
 
 func (c Class) String() string {
-	return [...]string{"activations", "params", "grads", "constants", "copies", "tokens", "labels", "scale", "loss", "windows"}[c]
+	return [...]string{"activations", "params", "grads", "constants", "copies", "largest magnitudes", "tokens", "labels", "scale", "loss", "windows"}[c]
 }
 
 // Slot is a value's place in memory: Type is of what this rank holds of it.
@@ -62,7 +63,7 @@ type Slot struct {
 	Class      Class
 	At         []placement.Range // what of the logical value this rank holds, by dim
 	Logical    []int             // the logical value's shape
-	Name       string            // of a parameter, gradient or copy
+	Name       string            // of a parameter, its gradient, copy or largest magnitude
 	FQN        string            // of the module whose node made it
 	Microbatch int
 	Of         *Slot // of a view: whose memory it is; nil: its own

@@ -217,7 +217,7 @@ func (p *Program) Fixed() (out []Fixture) {
 	}
 	for i := range p.Copies {
 		for _, s := range p.Copies[i].Out {
-			add(s.Name+", narrow < parameters", s.Bytes())
+			add(CopyOwner(s), s.Bytes())
 		}
 	}
 	if p.ConstBytes > 0 {

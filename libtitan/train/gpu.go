@@ -22,7 +22,7 @@ type gpu struct {
 	cache     *exec.CUDACache // nil: values lie in a planned arena
 	held      []parallel.Held
 	state     map[tensorKind]map[string]cuda.Ptr // by FQN: the parameters, and for training their moments
-	narrow    map[string]cuda.Ptr                // copies of parameters in the type computed in
+	kept      map[plan.Class]map[string]cuda.Ptr // copies of parameters and their largest magnitudes, as the program wants them
 	optimizer *cuda.Optimizer
 	after     []cuda.Work // what follows a program that is not recorded: the optimizer
 	programs  []*exec.CUDAMemory
@@ -96,15 +96,16 @@ func (r *run) me() (int, error) {
 func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*exec.Memory, *exec.Runner, error) {
 	for i := range prog.Copies {
 		s := prog.Copies[i].Out[0]
-		if g.narrow[s.Name] != 0 {
+		list := g.kept[s.Class]
+		if list[s.Name] != 0 {
 			continue
 		}
 		var err error
-		if g.narrow[s.Name], err = g.room(s.Bytes(), s.Name+", narrow < parameters"); err != nil {
+		if list[s.Name], err = g.room(s.Bytes(), plan.CopyOwner(s)); err != nil {
 			return nil, nil, err
 		}
 	}
-	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, exec.Stored{Params: g.state[aParameter], Copies: g.narrow}, g.cache)
+	mem, err := exec.NewCUDAMemory(g.e, prog, microbatches, size, exec.Stored{Params: g.state[aParameter], Kept: g.kept}, g.cache)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -138,7 +139,8 @@ func (g *gpu) train(mem *exec.CUDAMemory, r *exec.Runner, c comm.Comm) (err erro
 		t.Where = append(t.Where, where)
 		bytes += 4 * float64(h.NumElements())
 		all = append(all, cuda.Param{
-			P: g.state[aParameter][fqn], G: grad, M: g.state[anAverage][fqn], V: g.state[aSquaredAverage][fqn], Copy: g.narrow[fqn], N: int(h.NumElements()),
+			P: g.state[aParameter][fqn], G: grad, M: g.state[anAverage][fqn], V: g.state[aSquaredAverage][fqn],
+			Copy: g.kept[plan.Copy][fqn], Largest: g.kept[plan.Largest][fqn], N: int(h.NumElements()),
 		})
 	}
 	if g.optimizer, err = g.e.NewOptimizer(all, t); err != nil {

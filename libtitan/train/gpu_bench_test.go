@@ -32,7 +32,7 @@ var gpuJobs = []gpuJob{
 	{"1B-compiled", "llama3-1b", 16, 8192, 2, "off", true}, {"8B-8L-compiled", "llama3-8b", 8, 8192, 1, "off", true},
 	{"1B-tensorwise", "llama3-1b", 16, 8192, 2, "tensorwise", false}, {"8B-8L-tensorwise", "llama3-8b", 8, 8192, 1, "tensorwise", false},
 	{"8B-8L-rowwise", "llama3-8b", 8, 8192, 1, "rowwise", false},
-	{"8B-8L-tensorwise-compiled", "llama3-8b", 8, 8192, 1, "tensorwise", true},
+	{"1B-tensorwise-compiled", "llama3-1b", 16, 8192, 2, "tensorwise", true}, {"8B-8L-tensorwise-compiled", "llama3-8b", 8, 8192, 1, "tensorwise", true},
 }
 
 // BenchmarkGPU measures optimizer steps on the first GPU: tokens/s of the median step after the second, and where the

@@ -9,6 +9,7 @@ import (
 
 	"titan/libtitan/device/cuda"
 	"titan/libtitan/parallel"
+	"titan/libtitan/plan"
 )
 
 // newGPU makes what the rank holds on the device: the parameters, and for training their moments. The host keeps no
@@ -18,7 +19,7 @@ func newGPU(k *rank, training bool) (*gpu, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &gpu{e: k.gpu, cache: cache, held: k.held, state: map[tensorKind]map[string]cuda.Ptr{}, narrow: map[string]cuda.Ptr{}, numParams: len(k.job.Params), hasLoss: k.hasLoss()}
+	g := &gpu{e: k.gpu, cache: cache, held: k.held, state: map[tensorKind]map[string]cuda.Ptr{}, kept: map[plan.Class]map[string]cuda.Ptr{plan.Copy: {}, plan.Largest: {}}, numParams: len(k.job.Params), hasLoss: k.hasLoss()}
 	kinds := stateKinds(training)
 	for _, kind := range kinds {
 		g.state[kind] = map[string]cuda.Ptr{}
@@ -204,7 +205,7 @@ func (g *gpu) close() error {
 	if err := g.saved.Close(); err != nil {
 		return err
 	}
-	for _, list := range append(slices.Collect(maps.Values(g.state)), g.narrow) {
+	for _, list := range slices.Concat(slices.Collect(maps.Values(g.state)), slices.Collect(maps.Values(g.kept))) {
 		for _, p := range list {
 			if err := g.release(p); err != nil {
 				return err

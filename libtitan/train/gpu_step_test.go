@@ -14,6 +14,7 @@ import (
 	"titan/libtitan/dtype"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
+	"titan/libtitan/plan"
 )
 
 // surely are the metrics of m on the GPU, the same bits in every run.
@@ -26,12 +27,11 @@ func surely(t *testing.T, m *manifest.Manifest) []record {
 func TestGPUGraphHasTheBitsOfItsKernels(t *testing.T) {
 	needGPU(t)
 	data := numbers(t)
-	for _, compute := range []string{"float32", "bfloat16"} {
+	for _, compute := range []string{"float32", "bfloat16", "tensorwise"} {
 		for _, accum := range []int{1, 4} {
 			t.Run(fmt.Sprint(compute, accum), func(t *testing.T) {
 				job := func(folder string, n int) *manifest.Manifest {
-					m := tinyJob(t, data)
-					m.Training.MixedPrecisionParam = compute
+					m := computingIn(t, compute, data)
 					m.Training.LocalBatchSize, m.Training.GradAccumSteps = 8/accum, accum
 					m.Training.Steps, m.LRScheduler.TotalSteps = n, &[]int{10}[0]
 					m.Checkpoint = &manifest.Checkpoint{Folder: folder, Interval: 100}
@@ -68,29 +68,40 @@ func onRank(t *testing.T, m *manifest.Manifest, f func(ctx context.Context, k *r
 	}))
 }
 
-// The optimizer writes the copies that are computed with; a step that is not finite, of kernels or a graph, changes neither
-// parameters nor moments nor copies.
+// computingIn is tinyJob in a type, or in bfloat16 with linears in float8.
+func computingIn(t *testing.T, compute, data string) *manifest.Manifest {
+	m := tinyJob(t, data)
+	if m.Training.MixedPrecisionParam = compute; compute == "tensorwise" {
+		m.Training.MixedPrecisionParam, m.Float8 = "bfloat16", manifest.NewFloat8(compute)
+	}
+	return m
+}
+
+// The optimizer writes the copies that are computed with and the largest magnitudes that scales follow from; a step that is not
+// finite, of kernels or a graph, changes neither parameters nor moments nor those.
 func TestGPUStepThatIsNotFinite(t *testing.T) {
 	needGPU(t)
-	for _, compute := range []string{"float32", "bfloat16"} {
+	for _, compute := range []string{"float32", "bfloat16", "tensorwise"} {
 		for _, after := range []int{0, 3} {
 			t.Run(fmt.Sprint(compute, " after ", after), func(t *testing.T) {
-				m := tinyJob(t, numbers(t))
-				m.Training.MixedPrecisionParam = compute
-				onRank(t, m, func(ctx context.Context, k *rank, g *gpu) {
+				onRank(t, computingIn(t, compute, numbers(t)), func(ctx context.Context, k *rank, g *gpu) {
 					for range after {
 						_, err := k.step(ctx, ctx)
 						require.NoError(t, err)
 					}
-					require.Equal(t, compute == "bfloat16", len(g.narrow) > 0)
+					require.Equal(t, compute != "float32", len(g.kept[plan.Copy]) > 0)
+					require.Equal(t, compute == "tensorwise", len(g.kept[plan.Largest]) > 0)
 					held := residents(t, g)
-					for fqn := range g.narrow {
+					for fqn := range g.kept[plan.Copy] {
 						require.Equal(t, narrowed(held["parameter "+fqn]), held["copy "+fqn], fqn)
+					}
+					for fqn := range g.kept[plan.Largest] {
+						require.Equal(t, largestOf(held["parameter "+fqn]), held["largest of "+fqn], fqn)
 					}
 					const bad = "layers.1.attention.wq.weight"
 					at, nan := g.state[aParameter][bad], []byte{0, 0, 0xc0, 0x7f}
-					if len(g.narrow) > 0 {
-						at, nan = g.narrow[bad], nan[2:]
+					if g.kept[plan.Copy][bad] != 0 {
+						at, nan = g.kept[plan.Copy][bad], nan[2:]
 					}
 					require.NoError(t, g.e.Upload(at, nan))
 					held = residents(t, g)
@@ -117,8 +128,11 @@ func residents(t *testing.T, g *gpu) map[string][]byte {
 		for _, kind := range stateKinds(true) {
 			get(kind.String(), g.state[kind][fqn], 4*n)
 		}
-		if p := g.narrow[fqn]; p != 0 {
+		if p := g.kept[plan.Copy][fqn]; p != 0 {
 			get("copy", p, 2*n)
+		}
+		if p := g.kept[plan.Largest][fqn]; p != 0 {
+			get("largest of", p, 4)
 		}
 	}
 	return out
@@ -131,4 +145,50 @@ func narrowed(wide []byte) (out []byte) {
 		out = append(out, byte(b), byte(b>>8))
 	}
 	return out
+}
+
+// largestOf is the largest magnitude of float32's bytes.
+func largestOf(x []byte) []byte {
+	var top uint32
+	for i := 0; i < len(x); i += 4 {
+		top = max(top, binary.LittleEndian.Uint32(x[i:])&^(1<<31))
+	}
+	return binary.LittleEndian.AppendUint32(nil, top)
+}
+
+// Float8 goes on from a checkpoint as if it had never stopped, and validates beside the training with the weights of the moment:
+// the largest magnitudes, which no checkpoint has, are those of the parameters at every time.
+func TestGPUFloat8GoesOn(t *testing.T) {
+	needGPU(t)
+	data := numbers(t)
+	job := func(folder string, n int) *manifest.Manifest {
+		m := computingIn(t, "tensorwise", data)
+		m.Training.Steps, m.LRScheduler.TotalSteps = n, &[]int{8}[0]
+		m.Data.ValidationPaths, m.Data.ValidationInterval, m.Data.ValidationSteps = m.Data.Paths, 2, 1
+		m.Checkpoint = &manifest.Checkpoint{Folder: folder, Interval: 4}
+		return m
+	}
+	whole, there := t.TempDir(), t.TempDir()
+	want := surely(t, job(whole, 8))
+	got := surely(t, job(there, 4))
+	require.Equal(t, want, append(got, surely(t, job(there, 8))...), "stopped and resumed")
+	onGPU := func(o *Options) { o.Device, o.Deterministic = "cuda", true }
+	o := quiet()
+	onGPU(&o)
+	after, err := Eval(context.Background(), job(whole, 8), 1, o)
+	require.NoError(t, err)
+	require.Equal(t, recordValidation(t, job(t.TempDir(), 8), onGPU).Loss, after.Loss, "validated beside the training as after it")
+	m := job("", 8)
+	m.Checkpoint = nil
+	onRank(t, m, func(ctx context.Context, k *rank, g *gpu) {
+		for range 5 {
+			_, err := k.step(ctx, ctx)
+			require.NoError(t, err)
+			held := residents(t, g)
+			require.NotEmpty(t, g.kept[plan.Largest])
+			for fqn := range g.kept[plan.Largest] {
+				require.Equal(t, largestOf(held["parameter "+fqn]), held["largest of "+fqn], fqn)
+			}
+		}
+	})
 }

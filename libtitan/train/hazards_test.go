@@ -209,13 +209,16 @@ func TestEvaluationSurvivesASave(t *testing.T) {
 }
 
 // recordValidation runs m and returns its last validation.
-func recordValidation(t *testing.T, m *manifest.Manifest) (v validated) {
+func recordValidation(t *testing.T, m *manifest.Manifest, change ...func(o *Options)) (v validated) {
 	path := filepath.Join(t.TempDir(), "metrics")
 	f, err := os.Create(path)
 	require.NoError(t, err)
 	defer f.Close()
 	o := quiet()
 	o.Metrics = f
+	for _, c := range change {
+		c(&o)
+	}
 	require.NoError(t, Run(context.Background(), m, o))
 	_, err = f.Seek(0, 0)
 	require.NoError(t, err)

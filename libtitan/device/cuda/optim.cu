@@ -2,7 +2,7 @@
 // Against torch.optim.AdamW in float64: 1e-6 after 20 steps. Sums of squares are double: 1e-12.
 #include "common.cuh"
 
-struct tensor { float *p, *g, *m, *v; bf16* copy; i64 n; };  // copy: of p, 0 if there is none
+struct tensor { float *p, *g, *m, *v; bf16* copy; u32* largest; i64 n; };  // copy, and largest magnitude, of p; 0: there is none
 struct chunk { int tensor, index; };
 
 // What one step is made of, in device memory: it changes from step to step, the launch does not. clip fills in the first two.
@@ -16,14 +16,16 @@ __device__ inline void adamw1(float& p, float g, float& m, float& v, const scala
 }
 
 // p *= 1 - lr*wd; m += (g-m)(1-beta1); v = v*beta2 + g^2(1-beta2); p -= lr/c1 * m / (sqrt(v)/sqrt(c2) + eps), with
-// g scaled first; then the copy of p is made. Nothing is done in a step that is not finite. Chunks are 2048 elements, two
-// float4 a thread: 16 bytes read and 12 written an element, 14 with a copy.
+// g scaled first; then the copy of p is made, and what clip left zero becomes p's largest magnitude: since what is there is read
+// first, few warps have to write. Nothing is done in a step that is not finite. Chunks are 2048 elements, two float4 a thread:
+// 16 bytes read and 12 written an element, 14 with a copy.
 __global__ void __launch_bounds__(256) adamw(const tensor* tensors, const chunk* chunks, const scalars* now) {
   scalars s = *now;
   if (!s.finite) return;
   chunk c = chunks[blockIdx.x];
   tensor t = tensors[c.tensor];
   i64 from = c.index * 2048ll, to = min(from + 2048, t.n);
+  u32 top = 0, seen = t.largest ? *(volatile u32*)t.largest : 0;
 #pragma unroll
   for (int u = 0; u < 2; u++) {
     i64 i = from + (u * 256 + threadIdx.x) * 4;
@@ -34,13 +36,20 @@ __global__ void __launch_bounds__(256) adamw(const tensor* tensors, const chunk*
       for (int k = 0; k < 4; k++) adamw1(p[k], g[k], m[k], v[k], s);
       store(t.p + i, p), store(t.m + i, m), store(t.v + i, v);
       if (t.copy) store(t.copy + i, p);
+#pragma unroll
+      for (int k = 0; k < 4; k++) top = max(top, magnitude(p[k]));
     } else {
       for (; i < to; i++) {
         adamw1(t.p[i], t.g[i], t.m[i], t.v[i], s);
         if (t.copy) put(t.copy + i, t.p[i]);
+        top = max(top, magnitude(t.p[i]));
       }
     }
   }
+  if (!t.largest) return;
+#pragma unroll
+  for (int o = 16; o > 0; o /= 2) top = max(top, __shfl_xor_sync(~0u, top, o));
+  if (threadIdx.x % 32 == 0 && top > seen) atomicMax(t.largest, top);
 }
 
 // part[block] = sum of squares of a chunk of 32768 values of which: p, g, m or v.
@@ -85,12 +94,19 @@ __global__ void __launch_bounds__(256) tell(const double* sums, const i64* where
   }
 }
 
-// PyTorch's clipping by the global norm, whose squares are summed in the order of the model's parameters, in double. One thread.
-__global__ void clip(const double* told, i64 params, scalars* now) {
-  double sum = 0;
+// PyTorch's clipping by the global norm, whose squares are summed in the order of the model's parameters, in double: one thread.
+// The largest magnitudes become zero, unless adamw will do nothing. One block.
+__global__ void __launch_bounds__(256) clip(const double* told, i64 params, scalars* now, const tensor* tensors, i64 count) {
+  if (threadIdx.x == 0) {
+    double sum = 0;
 #pragma unroll 8
-  for (i64 i = 0; i < params; i++) sum += told[i];
-  double norm = sqrt(sum), loss = told[params], factor = now->max_norm / (norm + 1e-6);
-  now->finite = norm - norm == 0 && loss - loss == 0;
-  now->grad_scale = factor < 1 ? factor : 1;
+    for (i64 i = 0; i < params; i++) sum += told[i];
+    double norm = sqrt(sum), loss = told[params], factor = now->max_norm / (norm + 1e-6);
+    now->finite = norm - norm == 0 && loss - loss == 0;
+    now->grad_scale = factor < 1 ? factor : 1;
+  }
+  __syncthreads();
+  if (!now->finite) return;
+  for (i64 t = threadIdx.x; t < count; t += 256)
+    if (tensors[t].largest) *tensors[t].largest = 0;
 }

@@ -19,11 +19,11 @@ const (
 	squaresChunk = 32768
 )
 
-// Param is what the optimizer keeps of a parameter: N float32 each of values, gradient and moments, and the values in
-// bfloat16, where a copy is kept (else 0).
+// Param is what the optimizer keeps of a parameter: N float32 each of values, gradient and moments; the values in bfloat16, where
+// a copy is kept (else 0), and their largest magnitude, as Amax has it, where that is (else 0).
 type Param struct {
-	P, G, M, V, Copy Ptr
-	N                int
+	P, G, M, V, Copy, Largest Ptr
+	N                         int
 }
 
 // AdamW is one step's settings (Loshchilov and Hutter, 2019). C1 and C2 are the bias corrections 1-Beta1^t and
@@ -57,7 +57,7 @@ const (
 // Update. All may be recorded; what changes from step to step is Set before it begins.
 type Optimizer struct {
 	Measure Work   // the tally of this rank
-	Clip    Work   // the factor of the gradients from the tally, which goes to the host
+	Clip    Work   // the factor of the gradients from the tally, which goes to the host; Update follows
 	Update  Work   // AdamW, unless the tally is not finite
 	Clipped *Event // the host has the tally
 
@@ -119,7 +119,7 @@ func (e *Engine) NewOptimizer(params []Param, t Tally) (*Optimizer, error) {
 		b.bind("tell", grid{x: 1, threads: 256}, o.sums, where, len(params), t.Losses, t.NumLosses, o.told, t.NumParams))
 	o.Clip = sequence(
 		func() error { return e.Stream.Upload(o.scalars, o.staged, 0, scalarBytes) },
-		b.bind("clip", grid{x: 1, threads: 1}, o.told, t.NumParams, o.scalars),
+		b.bind("clip", grid{x: 1, threads: 256}, o.told, t.NumParams, o.scalars, tensors, len(params)),
 		func() error { return e.Stream.Download(o.staged, scalarBytes, o.told, 8*(t.NumParams+1)) },
 		func() error { return e.Stream.Signal(o.Clipped) })
 	o.Update = b.bind("adamw", grid{x: len(updates), threads: 256}, tensors, at[1], o.scalars)

@@ -31,14 +31,14 @@ func sumSquares(x []float64) (sum float64) {
 }
 
 // Twenty updates of tensors of several sizes against float64, clipped or not, the later ones recorded; the host has the tally of
-// the very step that it waits for. A step that is not finite changes nothing.
+// the very step that it waits for, and the largest magnitudes are those that Amax finds. A step that is not finite changes nothing.
 func TestOptimizer(t *testing.T) {
 	e := gpu(t)
 	sizes := []int{1, 3, 2048, 2049, 70_001, 40_000}
 	where := []int{6, 2, -1, 0, 5, 3} // of seven; others count the third
 	var params []Param
 	var want []adamW
-	var arrays, copies []array
+	var arrays, copies, largest []array
 	for i, n := range sizes {
 		zero := make([]float64, n)
 		a, c := random(t, e, dtype.Float32, uint64(i), n), blank(t, e, dtype.BFloat16, n)
@@ -46,7 +46,11 @@ func TestOptimizer(t *testing.T) {
 		if i != 1 {
 			p.Copy = c.p
 		}
-		params, arrays, copies = append(params, p), append(arrays, a), append(copies, c)
+		l := put(t, e, dtype.Float32, []float64{1e9}) // of the step before
+		if i != 2 {
+			p.Largest = l.p
+		}
+		params, arrays, copies, largest = append(params, p), append(arrays, a), append(copies, c), append(largest, l)
 		want = append(want, adamW{a.host, make([]float64, n), make([]float64, n)})
 	}
 	losses := put(t, e, dtype.Float32, []float64{2, 0.5, 3})
@@ -91,6 +95,9 @@ func TestOptimizer(t *testing.T) {
 		}
 		for i, n := range sizes {
 			want[i].update(grad(n, i), s, min(1, s.MaxNorm/(math.Sqrt(sum)+1e-6)))
+			if params[i].Largest != 0 {
+				require.Equal(t, largestOf(arrays[i].get()), largest[i].get(), "largest of %d in step %d", i, number)
+			}
 		}
 	}
 	for i := range sizes {
@@ -102,6 +109,12 @@ func TestOptimizer(t *testing.T) {
 		before[a.p] = x
 		if params[i].Copy != 0 {
 			require.Equal(t, rounded(x), copies[i].get(), "copy of %d", i)
+		}
+		found := blank(t, e, dtype.Float32, 1)
+		does(t)(e.Amax(dtype.Float32, found.p, a.p, 1, sizes[i], PerTensor))
+		before[largest[i].p] = largest[i].get()
+		if params[i].Largest != 0 {
+			require.Equal(t, found.get(), before[largest[i].p], "largest of %d", i)
 		}
 		squares, err := o.Squares(Values)
 		require.NoError(t, err)
@@ -117,10 +130,48 @@ func TestOptimizer(t *testing.T) {
 		})
 		require.NoError(t, e.Stream.Sync())
 		require.False(t, tally[5]-tally[5] == 0)
-		for _, a := range arrays {
+		for _, a := range append(arrays, largest...) {
 			require.Equal(t, before[a.p], a.get())
 		}
 	}
+}
+
+// A parameter that becomes infinite or NaN has the largest magnitude that Amax finds then, as its tail has.
+func TestOptimizerOfWhatIsNotFinite(t *testing.T) {
+	e := gpu(t)
+	for _, bad := range []float64{math.Inf(-1), math.NaN()} {
+		for _, at := range []int{5, 4098} {
+			const n = 4099
+			x := values(dtype.Float32, 1, n, 1)
+			x[at] = bad
+			zeros := func() Ptr { return put(t, e, dtype.Float32, make([]float64, n)).p }
+			p, largest, found := put(t, e, dtype.Float32, x), blank(t, e, dtype.Float32, 1), blank(t, e, dtype.Float32, 1)
+			o, err := e.NewOptimizer([]Param{{P: p.p, G: zeros(), M: zeros(), V: zeros(), Largest: largest.p, N: n}}, Tally{Where: []int{0}, NumParams: 1})
+			require.NoError(t, err)
+			o.Set(AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, C1: 1, C2: 1, MaxNorm: 1})
+			require.NoError(t, sequence(o.Measure, o.Clip, o.Update)())
+			does(t)(e.Amax(dtype.Float32, found.p, p.p, 1, n, PerTensor))
+			require.Equal(t, bitsAt(t, e, found.p), bitsAt(t, e, largest.p))
+			require.Equal(t, math.IsNaN(bad), math.IsNaN(largest.get()[0]))
+			require.NoError(t, o.Close())
+		}
+	}
+}
+
+// bitsAt are a float32's on the device.
+func bitsAt(t *testing.T, e *Engine, p Ptr) (bits [4]byte) {
+	require.NoError(t, e.Stream.Sync())
+	require.NoError(t, e.Download(bits[:], p))
+	return bits
+}
+
+// largestOf is the largest of x's magnitudes.
+func largestOf(x []float64) (largest []float64) {
+	largest = []float64{0}
+	for _, v := range x {
+		largest[0] = max(largest[0], math.Abs(v))
+	}
+	return largest
 }
 
 func nonzero(x []float64) (out []float64) {
