@@ -8,7 +8,8 @@ import (
 )
 
 // rows is the kernel of a program on rows: a block has one, or each of its warps (blockDim.y) does where rows are short;
-// a thread has V vectors of N elements of it. Rows are dealt out in turn.
+// a thread has V vectors of N elements of it. Rows are dealt out in turn: where a block has several, what the next one reads is on
+// its way while one is done.
 func (g *generator) rows() {
 	g.line("template <int N, int V, int T, int B> __global__ void __launch_bounds__(T, B) %s(%s, i64 rows, i64 dim%s) {", g.name, g.params(), g.zeros())
 	for _, o := range g.p.In {
@@ -27,17 +28,21 @@ func (g *generator) rows() {
 	}
 	g.begins()
 	g.line("  i64 step = gridDim.x * (i64)blockDim.y, first = blockIdx.x * (i64)blockDim.y + threadIdx.y;")
-	g.line("  for (i64 row = first; row < rows; row += step) {")
-	g.prefetch()
-	for _, o := range g.p.In {
-		if o.Kind == scalar.Row {
-			g.line("    float x%d = widen(p%d[row]);", o.Value, o.Value)
-		}
+	if g.several() {
+		g.coming()
 	}
+	g.line("  for (i64 row = first; row < rows; row += step) {")
+	g.rowBegins()
 	for s := range g.stages {
 		g.loads(s)
 		g.numbers(s)
 		g.compute(s)
+		if g.several() {
+			g.ask("    ", "row + step", s)
+		}
+		if g.sums(s) != nil {
+			g.line("    row_sums(sums%d);", s)
+		}
 	}
 	for i, o := range g.p.Out {
 		if o.Kind == scalar.Row {
@@ -66,42 +71,23 @@ func (g *generator) vectors(indent string, body ...string) {
 	g.line("%s}", indent)
 }
 
-// full lists the whole inputs that are loaded in a stage.
-func (g *generator) full(ok func(stage int) bool) (out []int) {
-	for _, o := range g.p.In {
-		if o.Kind == scalar.Full && ok(g.stage[o.Value]) {
-			out = append(out, o.Value)
-		}
-	}
-	return out
-}
-
-// prefetch asks for what later stages load of this row, and for the next row.
-func (g *generator) prefetch() {
-	var body []string
-	for _, v := range g.full(func(stage int) bool { return stage > 0 }) {
-		body = append(body, fmt.Sprintf("ahead<N>(p%d + row * dim + j);", v))
-	}
-	next := "if (row + step < rows) "
-	for i, v := range g.full(func(int) bool { return true }) {
-		if i > 0 {
-			next += ", "
-		}
-		next += fmt.Sprintf("ahead<N>(p%d + (row + step) * dim + j)", v)
-	}
-	g.vectors("    ", append(body, next+";")...)
-}
-
 // loads are the whole values that a stage reads first.
 func (g *generator) loads(stage int) {
-	in := g.full(func(s int) bool { return s == stage })
+	in := g.loaded(stage)
 	if in == nil {
 		return
+	}
+	if g.several() {
+		g.line("    arrived<%d>();", g.later())
 	}
 	var body []string
 	for _, v := range in {
 		g.line("    float x%d[V][N] = {};", v)
-		body = append(body, fmt.Sprintf("load(x%d[i], p%d + row * dim + j);", v, v))
+		if g.several() {
+			body = append(body, fmt.Sprintf("take<ON>(x%d[i], a%d + own<ON, T>(i), p%d + row * dim + j);", v, v, v))
+		} else {
+			body = append(body, fmt.Sprintf("load(x%d[i], p%d + row * dim + j);", v, v))
+		}
 	}
 	g.vectors("    ", body...)
 }
@@ -158,9 +144,6 @@ func (g *generator) compute(stage int) {
 		lines = append(lines, "  "+b)
 	}
 	g.vectors("    ", append(append(lines, "}"), after...)...)
-	if sums != nil {
-		g.line("    row_sums(sums%d);", stage)
-	}
 }
 
 // sums are the sums over a row that a stage begins.

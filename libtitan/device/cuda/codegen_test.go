@@ -35,6 +35,14 @@ func fusedPrograms(t dtype.DType) map[string]*scalar.Program {
 	}
 	type in = func(k scalar.Kind) scalar.Value
 	type out = func(x scalar.Value, k scalar.Kind) scalar.Value
+	normBackward := func(b *scalar.Builder, in in, out out) scalar.Value {
+		dy := b.Add(b.Add(in(scalar.Full), in(scalar.Full)), in(scalar.Full))
+		x, w, r, rest := in(scalar.Full), in(scalar.Col), in(scalar.Row), in(scalar.Full)
+		mean := b.Mean(b.Mul(r, r, r, b.Sum(dy, x, w)))
+		dyr := b.Mul(dy, r)
+		out(b.Mul(dyr, x), scalar.Col)
+		return b.Add(rest, b.Sub(b.Mul(dyr, w), b.Mul(x, mean)))
+	}
 	return map[string]*scalar.Program{
 		"sum and norm": make(func(b *scalar.Builder, in in, out out) {
 			x := out(b.Round(b.Add(in(scalar.Full), in(scalar.Full)), t), scalar.Full)
@@ -43,12 +51,10 @@ func fusedPrograms(t dtype.DType) map[string]*scalar.Program {
 			out(r, scalar.Row)
 		}),
 		"backward of a norm between sums": make(func(b *scalar.Builder, in in, out out) {
-			dy := b.Add(b.Add(in(scalar.Full), in(scalar.Full)), in(scalar.Full))
-			x, w, r, rest := in(scalar.Full), in(scalar.Col), in(scalar.Row), in(scalar.Full)
-			mean := b.Mean(b.Mul(r, r, r, b.Sum(dy, x, w)))
-			dyr := b.Mul(dy, r)
-			out(b.Mul(dyr, x), scalar.Col)
-			out(b.Add(rest, b.Sub(b.Mul(dyr, w), b.Mul(x, mean))), scalar.Full)
+			out(normBackward(b, in, out), scalar.Full)
+		}),
+		"backward of a norm between sums and its largest": make(func(b *scalar.Builder, in in, out out) {
+			out(out(b.Round(normBackward(b, in, out), t), scalar.Full), scalar.One)
 		}),
 		"norm again and its backward between sums": make(func(b *scalar.Builder, in in, out out) {
 			x, w := in(scalar.Full), in(scalar.Col)
@@ -83,13 +89,13 @@ func fusedPrograms(t dtype.DType) map[string]*scalar.Program {
 	}
 }
 
-// The sources of two programs, to be read.
+// The sources of some programs, to be read.
 func TestFusedSources(t *testing.T) {
 	const path = "testdata/fused.txtar"
 	want, err := txtar.ParseFile(path)
 	require.NoError(t, err)
 	got := &txtar.Archive{Comment: want.Comment}
-	for _, name := range []string{"sum and norm", "swiglu and its backward"} {
+	for _, name := range []string{"sum and norm", "backward of a norm between sums", "swiglu and its backward"} {
 		got.Files = append(got.Files, txtar.File{Name: name, Data: []byte(FusedSource(fusedPrograms(dtype.BFloat16)[name])[len(fusedHeader):])})
 	}
 	if *update {

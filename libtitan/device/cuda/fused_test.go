@@ -101,7 +101,7 @@ func BenchmarkFused(b *testing.B) {
 	for _, c := range []struct {
 		name string
 		dim  int
-	}{{"sum and norm", D}, {"sum and norm", 2048}, {"backward of a norm between sums", D}, {"norm again and its backward between sums", D}, {"norm again and its backward between sums", 2048}, {"swiglu and its backward", F}, {"sum of sums", D}} {
+	}{{"sum and norm", D}, {"sum and norm", 2048}, {"norm and its largest", D}, {"backward of a norm between sums", D}, {"backward of a norm between sums", 2048}, {"backward of a norm between sums and its largest", D}, {"backward of a norm between sums and its largest", 2048}, {"norm again and its backward between sums", D}, {"norm again and its backward between sums", 2048}, {"swiglu and its backward", F}, {"sum of sums", D}} {
 		p, rows := programs[c.name], T*D/c.dim
 		if c.dim == F {
 			rows = T
