@@ -30,7 +30,7 @@ func replayVerb() app.Verb {
 			app.Choice(&f.policy, []string{"record-stream", "hold", "same-stream"}, "what becomes of deferred frees (default: all of them)", "policy"),
 			app.Bytes(&f.maxSplitSize, "do not split blocks of `SIZE` or more (default: as recorded)", "max-split-size"),
 			app.Switch(&f.expandable, "with expandable segments (off: --expandable-segments=false; default: as recorded)", "expandable-segments"),
-			app.Count(&f.runAhead, "deferred frees complete `N` allocations later at the latest: the host is held back", "run-ahead")),
+			app.AtLeast(&f.runAhead, 0, "deferred frees complete `N` allocations later at the latest: the host is held back", "run-ahead")),
 		Run: func(_ context.Context, e *app.Env) error { return f.run(e) },
 	}
 }

@@ -23,7 +23,7 @@ type fileFlags struct {
 
 func (f *fileFlags) flags() []cli.Flag {
 	return []cli.Flag{
-		app.Count(&f.device, "look at device `N` (default: the busiest)", "device"),
+		app.Natural(&f.device, "look at device `N` (default: the busiest)", "device"),
 		app.Switch(&f.json, "print one JSON object", "json"),
 		app.Switch(&f.eachLayer, "of titan-run's trace: tell the layers of a model apart", "each-layer"),
 	}
@@ -88,7 +88,7 @@ func snapshotVerb() app.Verb {
 			app.Text(&f.html, "write a page with an interactive timeline to `FILE`, or for - to stdout in place of the report", "html"),
 			app.Text(&f.svg, "draw the timeline to `FILE`, or -", "svg"),
 			app.Text(&f.png, "draw the timeline to `FILE`, or -", "png"),
-			app.Count(&f.top, "list `N` holders", "top")),
+			app.Natural(&f.top, "list `N` holders", "top")),
 		Run: func(_ context.Context, e *app.Env) error { return f.run(e) },
 	}
 }

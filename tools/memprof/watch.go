@@ -18,9 +18,9 @@ type watchFlags struct{ pid, milliseconds, samples int }
 func (f *watchFlags) flags() []cli.Flag {
 	f.milliseconds = 1000
 	return []cli.Flag{
-		app.Count(&f.pid, "add the bytes of process `PID`", "pid"),
-		app.Count(&f.milliseconds, "sample every `N` milliseconds", "interval"),
-		app.Count(&f.samples, "stop after `N` samples (default: go on)", "samples"),
+		app.AtLeast(&f.pid, 0, "add the bytes of process `PID`", "pid"),
+		app.AtLeast(&f.milliseconds, 1, "sample every `N` milliseconds", "interval"),
+		app.AtLeast(&f.samples, 0, "stop after `N` samples (default: go on)", "samples"),
 	}
 }
 

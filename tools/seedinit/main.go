@@ -57,7 +57,7 @@ func (o *options) flags() []cli.Flag {
 		app.Count(&o.seed, "seed (default: the manifest's training.seed)", "seed"),
 		app.Choice(&o.rng, []string{train.Philox, train.Torch}, "source of random numbers", "rng"),
 		app.DType(&o.dtype, []string{"float32", "bfloat16"}, "type of the stored weights", "dtype"),
-		app.Count(&o.files, "cut every weight by rows over `N` files", "shards"),
+		app.Within(&o.files, 1, 1<<16, "cut every weight by rows over `N` files", "shards"),
 		app.Switch(&o.write.Replace, "replace a folder that holds something else", "force"),
 		app.Bytes(&o.write.MaxMemory, "memory for buffers", "max-memory"),
 		app.Natural(&o.write.Jobs, "work on `N` parts at a time (default: one a core)", "jobs", "j"),

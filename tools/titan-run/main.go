@@ -88,6 +88,9 @@ func (f *flags) job() []cli.Flag {
 	}
 }
 
+// maxSeconds is the longest wait for a rank: a year.
+const maxSeconds = 365 * 24 * 60 * 60
+
 func (f *flags) training() []cli.Flag {
 	f.options.LogFreq, f.initSeconds, f.seconds = 10, 300, 100
 	return []cli.Flag{
@@ -100,10 +103,10 @@ func (f *flags) training() []cli.Flag {
 		app.Count(&f.data.ValidationInterval, "validate every `N` steps", "validation-interval"),
 		app.Count(&f.data.ValidationSteps, "validate on `N` batches (default: all)", "validation-steps"),
 		app.Switch(&f.options.Deterministic, "the same bits in every run: on the cpu that is always so", "deterministic"),
-		app.Count(&f.options.LogFreq, "print every `N` steps", "log-freq"),
+		app.AtLeast(&f.options.LogFreq, 1, "print every `N` steps", "log-freq"),
 		app.Text(&f.metrics, "append one JSON object a step to `FILE`", "metrics"),
-		app.Count(&f.initSeconds, "give a rank that is waited for `N` seconds in the first step", "comm-init-timeout"),
-		app.Count(&f.seconds, "give a rank that is waited for `N` seconds after it", "comm-timeout"),
+		app.Within(&f.initSeconds, 1, maxSeconds, "give a rank that is waited for `N` seconds in the first step", "comm-init-timeout"),
+		app.Within(&f.seconds, 1, maxSeconds, "give a rank that is waited for `N` seconds after it", "comm-timeout"),
 		app.Switch(&f.options.GradNorms, "write the norm of every parameter's gradient into --metrics too", "grad-norms"),
 		app.Text(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
 		app.Switch(&f.compile, "fuse the model's and the loss's elementwise work", "compile"),
@@ -113,7 +116,7 @@ func (f *flags) training() []cli.Flag {
 }
 
 func (f *flags) evaluation() []cli.Flag {
-	return []cli.Flag{app.Count(&f.batches, "read `N` batches (default: one epoch)", "batches")}
+	return []cli.Flag{app.AtLeast(&f.batches, 0, "read `N` batches (default: one epoch)", "batches")}
 }
 
 // apply puts what the command line gives into the manifest.

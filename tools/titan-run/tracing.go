@@ -19,7 +19,7 @@ import (
 func (f *flags) tracing() []cli.Flag {
 	return []cli.Flag{
 		app.Text(&f.traceMemory, "write what comes and goes in memory to `FILE`, for memprof; -: to stdout, in place of the manifest", "trace-memory"),
-		app.Count(&f.options.TraceRank, "rank `N` is what --trace-memory records (default: 0)", "trace-rank"),
+		app.AtLeast(&f.options.TraceRank, 0, "rank `N` is what --trace-memory records (default: 0)", "trace-rank"),
 		app.Choice(&f.options.StreamPolicy, alloc.Policies, "keep values in a caching allocator like PyTorch's, under this policy for buffers of other streams, in place of the planned arena; on the cpu of a trace alone", "stream-policy"),
 	}
 }

@@ -27,6 +27,8 @@ type fake struct {
 	lr     float64
 	kind   string
 	dtype  string
+	jobs   int
+	every  int
 	name   string
 	names  []string
 	args   []string
@@ -57,6 +59,7 @@ func (f *fake) exec(in string, args ...string) (code int, out, errs string) {
 	f.tp, f.kind = 1, "1F1B"
 	t.Flags = append(t.Flags,
 		Count(&f.tp, "degree `N`", "tp", "tensor-parallel"), Bytes(&f.memory, "memory", "memory"), Number(&f.lr, "rate", "lr"),
+		Natural(&f.jobs, "jobs", "jobs"), AtLeast(&f.every, 1, "every", "every"),
 		Choice(&f.kind, []string{"GPipe", "1F1B"}, "schedule", "kind"), DType(&f.dtype, []string{"float32", "bfloat16"}, "type", "dtype"), Text(&f.name, "name", "name"), Texts(&f.names, "names", "many"))
 	t.Verbs[0].Flags = append(t.Verbs[0].Flags, Count(&f.tp, "degree `N`", "tp", "tensor-parallel"))
 	var o, e bytes.Buffer
@@ -82,6 +85,9 @@ func TestUsageErrors(t *testing.T) {
 		"--memory -1":                `fake: invalid value "-1" for --memory: a size is not negative (see fake --help)`,
 		"--lr nan":                   `fake: invalid value "nan" for --lr: not a finite number (see fake --help)`,
 		"--kind 2F2B":                `fake: invalid value "2F2B" for --kind: not among GPipe, 1F1B (see fake --help)`,
+		"--jobs -1":                  `fake: invalid value "-1" for --jobs: must be 0 or more (see fake --help)`,
+		"--jobs 65537":               `fake: invalid value "65537" for --jobs: must be at most 65536 (see fake --help)`,
+		"--every 0":                  `fake: invalid value "0" for --every: must be 1 or more (see fake --help)`,
 		"--dtype fp8":                `fake: invalid value "fp8" for --dtype: not among float32, bfloat16 (see fake --help)`,
 		"--log-level loud":           `fake: invalid value "loud" for --log-level: not among debug, info, warn, error (see fake --help)`,
 		"--quiet=perhaps":            `fake: invalid boolean value "perhaps" for --quiet: parse error (see fake --help)`,

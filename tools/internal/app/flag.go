@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,12 +58,26 @@ func Count[T int | int64 | uint64](dst *T, usage string, names ...string) cli.Fl
 	}}, usage, names)
 }
 
-// Natural is [Count] of what cannot be below 0: threads, things at a time.
+// Natural is [Count] of threads and of things at a time, which none needs more than 65536 of.
 func Natural(dst *int, usage string, names ...string) cli.Flag {
+	return Within(dst, 0, 1<<16, usage, names...)
+}
+
+// AtLeast is [Count] of what is not below least.
+func AtLeast(dst *int, least int64, usage string, names ...string) cli.Flag {
+	return Within(dst, least, math.MaxInt32, usage, names...)
+}
+
+// Within is [Count] of what lies between least and most.
+func Within(dst *int, least, most int64, usage string, names ...string) cli.Flag {
 	parse := func(s string) (int, error) {
 		n, err := manifest.ParseCount(s)
-		if err == nil && (n < 0 || int64(int(n)) != n) {
-			err = fmt.Errorf("must be 0 or more")
+		switch {
+		case err != nil:
+		case n < least:
+			err = fmt.Errorf("must be %d or more", least)
+		case n > most:
+			err = fmt.Errorf("must be at most %d", most)
 		}
 		return int(n), err
 	}
