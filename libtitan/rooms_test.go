@@ -16,7 +16,7 @@ var rooms = [][]string{
 	{"nn", "pass", "plan", "device/cpu", "device/cuda", "device/nvml"},
 	{"op", "alloc", "comm"},
 	{"graph", "manifest", "exit"},
-	{"placement", "pipeline", "rng", "pickle", "scalar"},
+	{"placement", "pipeline", "rng", "pickle", "scalar", "arrowfile"},
 	{"mesh"},
 	{"dtype"},
 }

@@ -1,18 +1,15 @@
 package data
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 
 	"github.com/apache/arrow/go/v17/arrow"
 	"github.com/apache/arrow/go/v17/arrow/array"
-	"github.com/apache/arrow/go/v17/arrow/ipc"
-	"github.com/apache/arrow/go/v17/arrow/memory"
 
+	"titan/libtitan/arrowfile"
 	"titan/libtitan/exit"
 )
 
@@ -25,9 +22,8 @@ func readArrow(path string, emit func(document) error) error {
 	}
 	defer file.Close()
 	var emitErr error
-	err = guard(func() error {
-		limit := limitedAllocator(size)
-		r, err := ipc.NewReaderFromMessageReader(&messageReader{r: file, left: size, mem: limit}, ipc.WithAllocator(limit))
+	err = arrowfile.Guard(func() error {
+		r, err := arrowfile.NewReader(file, size)
 		if err != nil {
 			return err
 		}
@@ -74,16 +70,6 @@ func tableError(path string, err, emitErr error) error {
 		return emitErr
 	}
 	return exit.Input.Errorf("data: %s: %s", path, oneLine(err))
-}
-
-// guard runs a parser of the Arrow module, which answers some broken files with a panic.
-func guard(parse func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("the file is broken: %v", r)
-		}
-	}()
-	return parse()
 }
 
 // oneLine is the first line of an error, cut short: the Arrow module's hold stack traces.
@@ -201,88 +187,4 @@ func integerReader(values arrow.Array) (func(i int) int64, error) {
 		return func(i int) int64 { return int64(min(v.Value(i), math.MaxInt64)) }, nil
 	}
 	return nil, fmt.Errorf("a list of %s, not of integers", values.DataType())
-}
-
-// messageReader reads the messages of an IPC stream, and believes no length that the file does not hold.
-type messageReader struct {
-	r    io.Reader
-	left int64 // bytes
-	mem  memory.Allocator
-}
-
-func (m *messageReader) Retain()  {}
-func (m *messageReader) Release() {}
-
-// Message gives the next message: a marker ffffffff, the length of the metadata, the metadata, the body
-// (Arrow columnar format, "Encapsulated message format"). io.EOF is the end.
-func (m *messageReader) Message() (*ipc.Message, error) {
-	if m.left == 0 {
-		return nil, io.EOF
-	}
-	prefix, err := m.take(8)
-	if err != nil {
-		return nil, err
-	}
-	if string(prefix[:6]) == "ARROW1" {
-		return nil, errors.New("an Arrow file of random access, not a stream: write it with pyarrow.ipc.new_stream")
-	}
-	if binary.LittleEndian.Uint32(prefix) != 0xffffffff {
-		return nil, errors.New("not an Arrow IPC stream")
-	}
-	metaBytes := int64(binary.LittleEndian.Uint32(prefix[4:]))
-	if metaBytes == 0 {
-		return nil, io.EOF
-	}
-	meta, err := m.take(metaBytes)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkMessage(meta); err != nil {
-		return nil, err
-	}
-	metaBuffer := memory.NewBufferBytes(meta)
-	body, err := m.take(ipc.NewMessage(metaBuffer, memory.NewBufferBytes(nil)).BodyLen())
-	if err != nil {
-		return nil, err
-	}
-	return ipc.NewMessage(metaBuffer, memory.NewBufferBytes(body)), nil
-}
-
-// take reads n bytes, provided that they are there.
-func (m *messageReader) take(n int64) ([]byte, error) {
-	if n < 0 || n > m.left {
-		return nil, fmt.Errorf("truncated: %d bytes of a message expected, %d left", n, m.left)
-	}
-	m.left -= n
-	b := make([]byte, n)
-	_, err := io.ReadFull(m.r, b)
-	return b, err
-}
-
-// boundedAllocator refuses, by a panic that guard turns into an error, what a forged length asks for: there is no
-// other way to refuse.
-type boundedAllocator struct {
-	memory.GoAllocator
-	maxBytes int
-}
-
-// limitedAllocator suits the parse of a file of size bytes: columns of text compress by 3 to 10, of masks by 100.
-func limitedAllocator(size int64) memory.Allocator {
-	return &boundedAllocator{maxBytes: int(max(16<<20, min(size, 1<<40)*256))}
-}
-
-func (b *boundedAllocator) Allocate(size int) []byte {
-	b.check(size)
-	return b.GoAllocator.Allocate(size)
-}
-
-func (b *boundedAllocator) Reallocate(size int, old []byte) []byte {
-	b.check(size)
-	return b.GoAllocator.Reallocate(size, old)
-}
-
-func (b *boundedAllocator) check(size int) {
-	if size < 0 || size > b.maxBytes {
-		panic(fmt.Errorf("a buffer of %d bytes is out of proportion to the file", size))
-	}
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/apache/arrow/go/v17/parquet"
 	"github.com/apache/arrow/go/v17/parquet/file"
+
+	"titan/libtitan/arrowfile"
 )
 
 // readParquet takes each row of a Parquet file as a document: a list column input_ids and perhaps labels, or a string
@@ -18,8 +20,8 @@ func readParquet(path string, emit func(document) error) error {
 	}
 	defer f.Close()
 	var emitErr error
-	err = guard(func() error {
-		r, err := file.NewParquetReader(f, file.WithReadProps(parquet.NewReaderProperties(limitedAllocator(size))))
+	err = arrowfile.Guard(func() error {
+		r, err := file.NewParquetReader(f, file.WithReadProps(parquet.NewReaderProperties(arrowfile.Allocator(size))))
 		if err != nil {
 			return err
 		}

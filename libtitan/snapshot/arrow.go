@@ -2,28 +2,29 @@ package snapshot
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/apache/arrow/go/v17/arrow"
 	"github.com/apache/arrow/go/v17/arrow/array"
 	"github.com/apache/arrow/go/v17/arrow/ipc"
-	"github.com/apache/arrow/go/v17/arrow/memory"
 
 	"titan/libtitan/alloc"
+	"titan/libtitan/arrowfile"
 )
 
 // readArrow reads a trace that Writer wrote. A process that died leaves no end mark, which is no error.
 func readArrow(data []byte) (s *Snapshot, err error) {
-	defer func() { // the Arrow module answers some broken files with a panic
-		if r := recover(); r != nil {
-			s, err = nil, broken(r)
-		}
-	}()
+	err = arrowfile.Guard(func() error {
+		s, err = parseArrow(data)
+		return err
+	})
+	return s, err
+}
+
+func parseArrow(data []byte) (*Snapshot, error) {
 	first, err := schemaMessage()
 	if err != nil {
 		return nil, err
@@ -31,8 +32,7 @@ func readArrow(data []byte) (s *Snapshot, err error) {
 	if !bytes.HasPrefix(data, first) {
 		return nil, errors.New("an Arrow stream, but not of a memory trace of this version")
 	}
-	limit := &bounded{most: max(16<<20, 256*len(data))}
-	r, err := ipc.NewReaderFromMessageReader(&messages{data}, ipc.WithAllocator(limit))
+	r, err := arrowfile.NewReader(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func readArrow(data []byte) (s *Snapshot, err error) {
 		}
 	}
 	if err := r.Err(); err != nil {
-		return nil, broken(err)
+		return nil, fmt.Errorf("the trace is broken: %s", firstLine(err.Error()))
 	}
 	if a.settings.Version != traceVersion {
 		return nil, fmt.Errorf("a trace of version %d: this program reads %d", a.settings.Version, traceVersion)
@@ -52,7 +52,7 @@ func readArrow(data []byte) (s *Snapshot, err error) {
 		a.trace(nil)
 	}
 	a.trace(a.events)
-	s, err = a.finish()
+	s, err := a.finish()
 	if err == nil {
 		s.Planned = a.settings.Policy == Arena
 	}
@@ -65,15 +65,6 @@ func schemaMessage() ([]byte, error) {
 	var b bytes.Buffer
 	err := ipc.NewWriter(&b, ipc.WithSchema(schema), ipc.WithZstd()).Close()
 	return b.Bytes()[:max(0, b.Len()-8)], err // less the end mark
-}
-
-// broken says in a line what the Arrow module met. It meets lengths that do not fit their file as slices out of bounds.
-func broken(met any) error {
-	text := firstLine(fmt.Sprint(met))
-	if strings.Contains(text, "runtime error") {
-		text = "its lengths and offsets do not fit together"
-	}
-	return fmt.Errorf("the trace is broken: %s", text)
 }
 
 func firstLine(text string) string {
@@ -133,66 +124,4 @@ func (a *arrowReader) start(action, text string) error {
 	}
 	a.config.MaxSplitSize, a.config.Expandable, a.started = a.settings.MaxSplitSize, a.settings.Expandable, true
 	return nil
-}
-
-// messages cuts data into the messages of an IPC stream (Arrow columnar format, "Encapsulated message format").
-type messages struct{ left []byte }
-
-func (m *messages) Retain()  {}
-func (m *messages) Release() {}
-
-// Message gives the next one; io.EOF is the end, marked or not.
-func (m *messages) Message() (*ipc.Message, error) {
-	if len(m.left) < 8 {
-		return nil, io.EOF
-	}
-	prefix, _ := m.take(8)
-	size := int64(binary.LittleEndian.Uint32(prefix[4:]))
-	if binary.LittleEndian.Uint32(prefix) != 0xffffffff {
-		return nil, errors.New("no message where one should begin")
-	}
-	if size == 0 {
-		return nil, io.EOF
-	}
-	meta, err := m.take(size)
-	if err != nil {
-		return nil, err
-	}
-	head := memory.NewBufferBytes(meta)
-	body, err := m.take(ipc.NewMessage(head, memory.NewBufferBytes(nil)).BodyLen())
-	if err != nil {
-		return nil, err
-	}
-	return ipc.NewMessage(head, memory.NewBufferBytes(body)), nil
-}
-
-func (m *messages) take(n int64) ([]byte, error) {
-	if n < 0 || n > int64(len(m.left)) {
-		return nil, fmt.Errorf("truncated: a message of %d bytes where %d are left", n, len(m.left))
-	}
-	b := m.left[:n:n]
-	m.left = m.left[n:]
-	return b, nil
-}
-
-// bounded refuses, by the panic that readArrow expects, buffers out of proportion to the file: there is no other way.
-type bounded struct {
-	memory.GoAllocator
-	most int
-}
-
-func (b *bounded) Allocate(size int) []byte {
-	b.check(size)
-	return b.GoAllocator.Allocate(size)
-}
-
-func (b *bounded) Reallocate(size int, old []byte) []byte {
-	b.check(size)
-	return b.GoAllocator.Reallocate(size, old)
-}
-
-func (b *bounded) check(size int) {
-	if size < 0 || size > b.most {
-		panic(fmt.Errorf("a buffer of %d bytes is out of proportion to the file", size))
-	}
 }

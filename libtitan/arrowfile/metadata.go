@@ -1,4 +1,4 @@
-package data
+package arrowfile
 
 import (
 	"encoding/binary"
