@@ -144,7 +144,7 @@ func TestMaxSplitSize(t *testing.T) {
 	small := malloc(t, a, 12*mib, 0)
 	require.NotEqual(t, b.Addr(), small.Addr(), "a block too large to split stays whole")
 	require.NotEqual(t, b.Addr(), malloc(t, a, 70*mib, 0).Addr(), "20 MiB of slack is too much")
-	require.Equal(t, int64(100*mib), malloc(t, a, 90*mib, 0).Size())
+	require.Equal(t, int64(100*mib), malloc(t, a, 90*mib, 0).size)
 }
 
 func TestFreedTwice(t *testing.T) {

@@ -34,10 +34,6 @@ type segment struct {
 // Addr is where the block begins.
 func (b *Block) Addr() uint64 { return b.addr }
 
-// Size is what the block takes, in bytes; Requested is what was asked for.
-func (b *Block) Size() int64      { return b.size }
-func (b *Block) Requested() int64 { return b.requested }
-
 // Stream is whose pool the block came from.
 func (b *Block) Stream() Stream { return b.segment.pool.stream }
 

@@ -20,7 +20,7 @@ const safeIndex = "model.safetensors.index.json"
 // torch's Hugging Face writer leaves.
 type safeSource struct {
 	name   string
-	files  []*Safetensors
+	files  []*safetensorsFile
 	items  []Item
 	parts  map[string][]safePart
 	byName map[string]int
@@ -30,7 +30,7 @@ type safeSource struct {
 type safePart struct {
 	box  Box
 	file int
-	at   SafeTensor
+	at   safeTensor
 }
 
 // safeIndexFile is a model.safetensors.index.json.
@@ -104,7 +104,7 @@ func openSafeFiles(name string, paths []string, index *safeIndexFile) (Source, e
 
 func (s *safeSource) open(paths []string, index *safeIndexFile) error {
 	for i, path := range paths {
-		f, err := OpenSafetensors(path)
+		f, err := openSafetensors(path)
 		if err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (s *safeSource) open(paths []string, index *safeIndexFile) error {
 }
 
 // add files the tensors of a file, each at the offsets that DCP_SHARDING_INFO gives it, or at 0.
-func (s *safeSource) add(file int, f *Safetensors) error {
+func (s *safeSource) add(file int, f *safetensorsFile) error {
 	var info map[string]struct {
 		Offsets []int64 `json:"saved_offsets"`
 	}

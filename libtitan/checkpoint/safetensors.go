@@ -17,9 +17,9 @@ import (
 
 const maxSafeHeader = 100_000_000 // bytes, the format's own limit
 
-// Safetensors is an open safetensors file.
-type Safetensors struct {
-	Tensors  []SafeTensor      // in the order of their data
+// safetensorsFile is an open safetensors file.
+type safetensorsFile struct {
+	Tensors  []safeTensor      // in the order of their data
 	Metadata map[string]string // __metadata__; nil if absent
 
 	path string
@@ -27,22 +27,22 @@ type Safetensors struct {
 	data int64 // where the data start
 }
 
-// SafeTensor is one tensor's entry: its bytes are [Begin, End) of the file's data.
-type SafeTensor struct {
+// safeTensor is one tensor's entry: its bytes are [Begin, End) of the file's data.
+type safeTensor struct {
 	Name       string
 	DType      dtype.DType
 	Shape      []int64
 	Begin, End int64
 }
 
-// OpenSafetensors reads and checks a file's header by the format's rules: ranges that begin at 0, have no holes and no
+// openSafetensors reads and checks a file's header by the format's rules: ranges that begin at 0, have no holes and no
 // overlaps, end where the file does, and hold what dtype and shape say.
-func OpenSafetensors(path string) (*Safetensors, error) {
+func openSafetensors(path string) (*safetensorsFile, error) {
 	f, err := openPlain(path)
 	if err != nil {
 		return nil, err
 	}
-	s := &Safetensors{path: path, file: f}
+	s := &safetensorsFile{path: path, file: f}
 	if err := s.open(); err != nil {
 		f.Close()
 		return nil, exit.Input.Errorf("safetensors %s: %w", path, err)
@@ -50,7 +50,7 @@ func OpenSafetensors(path string) (*Safetensors, error) {
 	return s, nil
 }
 
-func (s *Safetensors) open() error {
+func (s *safetensorsFile) open() error {
 	info, err := s.file.Stat()
 	if err != nil {
 		return err
@@ -80,11 +80,11 @@ func readSafeHeader(f io.ReaderAt, size int64) ([]byte, error) {
 }
 
 // parseSafeHeader reads the JSON; the tensors come in the order of their data.
-func parseSafeHeader(header []byte) ([]SafeTensor, map[string]string, error) {
+func parseSafeHeader(header []byte) ([]safeTensor, map[string]string, error) {
 	if len(header) == 0 || header[0] != '{' {
 		return nil, nil, errors.New("the header does not begin with {")
 	}
-	var tensors []SafeTensor
+	var tensors []safeTensor
 	var metadata map[string]string
 	seen := map[string]bool{}
 	d := json.NewDecoder(bytes.NewReader(header))
@@ -102,7 +102,7 @@ func parseSafeHeader(header []byte) ([]SafeTensor, map[string]string, error) {
 		if name == "__metadata__" {
 			err = d.Decode(&metadata)
 		} else {
-			var t SafeTensor
+			var t safeTensor
 			t, err = decodeSafeTensor(d, name)
 			tensors = append(tensors, t)
 		}
@@ -116,14 +116,14 @@ func parseSafeHeader(header []byte) ([]SafeTensor, map[string]string, error) {
 	if rest := bytes.TrimRight(header[d.InputOffset():], " \t\r\n"); len(rest) > 0 {
 		return nil, nil, fmt.Errorf("header: %d bytes after its end", len(rest))
 	}
-	slices.SortStableFunc(tensors, func(a, b SafeTensor) int {
+	slices.SortStableFunc(tensors, func(a, b safeTensor) int {
 		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End))
 	})
 	return tensors, metadata, nil
 }
 
-func decodeSafeTensor(d *json.Decoder, name string) (SafeTensor, error) {
-	t := SafeTensor{Name: name}
+func decodeSafeTensor(d *json.Decoder, name string) (safeTensor, error) {
+	t := safeTensor{Name: name}
 	var fields map[string]json.RawMessage // exact names, where a struct would match in any case
 	if err := d.Decode(&fields); err != nil {
 		return t, err
@@ -154,7 +154,7 @@ func decodeSafeTensor(d *json.Decoder, name string) (SafeTensor, error) {
 }
 
 // checkSafeLayout holds ranges, sorted, against the number of data bytes that the file has.
-func checkSafeLayout(tensors []SafeTensor, have int64) error {
+func checkSafeLayout(tensors []safeTensor, have int64) error {
 	at, cut := int64(0), -1
 	for i, t := range tensors {
 		switch {
@@ -176,25 +176,5 @@ func checkSafeLayout(tensors []SafeTensor, have int64) error {
 	return nil
 }
 
-// Find looks a tensor up by name.
-func (s *Safetensors) Find(name string) (SafeTensor, bool) {
-	i := slices.IndexFunc(s.Tensors, func(t SafeTensor) bool { return t.Name == name })
-	if i < 0 {
-		return SafeTensor{}, false
-	}
-	return s.Tensors[i], true
-}
-
-// ReadAt reads bytes of t from off, little-endian and row-major, to fill dst.
-func (s *Safetensors) ReadAt(t SafeTensor, dst []byte, off int64) error {
-	if off < 0 || int64(len(dst)) > t.End-t.Begin-off {
-		return fmt.Errorf("safetensors %s: %s: range %d+%d of %d bytes", s.path, t.Name, off, len(dst), t.End-t.Begin)
-	}
-	if err := readFull(s.file, dst, s.data+t.Begin+off); err != nil {
-		return fmt.Errorf("safetensors %s: %s: %w", s.path, t.Name, err)
-	}
-	return nil
-}
-
 // Close closes the file.
-func (s *Safetensors) Close() error { return s.file.Close() }
+func (s *safetensorsFile) Close() error { return s.file.Close() }

@@ -42,15 +42,10 @@ func TestOddButSoundSafetensors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "x.safetensors")
 			require.NoError(t, os.WriteFile(path, c.file, 0o666))
-			s, err := OpenSafetensors(path)
+			s, err := openSafetensors(path)
 			require.NoError(t, err)
 			defer s.Close()
 			require.Len(t, s.Tensors, c.tensors)
-			for _, x := range s.Tensors {
-				b := make([]byte, x.End-x.Begin)
-				require.NoError(t, s.ReadAt(x, b, 0))
-				require.Equal(t, c.file[int(s.data+x.Begin):][:len(b)], b)
-			}
 		})
 	}
 }
@@ -87,7 +82,7 @@ func TestUnsoundSafetensors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "x.safetensors")
 			require.NoError(t, os.WriteFile(path, c.file, 0o666))
-			_, err := OpenSafetensors(path)
+			_, err := openSafetensors(path)
 			require.EqualError(t, err, fmt.Sprintf("safetensors %s: %s", path, c.want))
 			require.Equal(t, int(exit.Input), exit.Code(err))
 		})
@@ -107,35 +102,26 @@ func TestSafetensorsReadBack(t *testing.T) {
 		{"w", dtype.Float32, []int64{3, 1 << 18}, from(big)}, {"s", dtype.Float32, nil, from(big[8:])},
 	}
 	require.NoError(t, writeSafetensors(path, sources, map[string]string{"format": "pt"}))
-	s, err := OpenSafetensors(path)
-	require.NoError(t, err)
-	defer s.Close()
-	require.Equal(t, map[string]string{"format": "pt"}, s.Metadata)
-	require.Zero(t, s.data%8)
+	src := openSource(t, path).(*safeSource)
+	require.Equal(t, map[string]string{"format": "pt"}, src.files[0].Metadata)
+	require.Zero(t, src.files[0].data%8)
+	require.Len(t, src.items, len(sources))
 	for _, want := range sources {
-		got, ok := s.Find(want.Name)
-		require.True(t, ok)
-		require.Equal(t, want.DType, got.DType)
-		a, b := make([]byte, got.End-got.Begin), make([]byte, got.End-got.Begin)
-		require.NoError(t, s.ReadAt(got, a, 0))
+		got := src.items[src.byName[want.Name]]
+		b := make([]byte, want.bytes())
 		require.NoError(t, want.Fill(b, 0))
-		require.Equal(t, b, a, want.Name)
+		require.Equal(t, want.DType, got.DType)
+		require.Equal(t, b, readAll(t, src, got), want.Name)
 	}
-	require.Error(t, s.ReadAt(s.Tensors[0], make([]byte, 9), 0))
 }
 
 // What the format's own library wrote.
 func TestLibrarySafetensors(t *testing.T) {
-	s, err := OpenSafetensors("testdata/safetensors/model.safetensors")
-	require.NoError(t, err)
-	defer s.Close()
-	want := expected(t, "testdata/safetensors")
-	require.Len(t, s.Tensors, len(want))
-	for _, x := range s.Tensors {
-		b := make([]byte, x.End-x.Begin)
-		require.NoError(t, s.ReadAt(x, b, 0))
-		require.Equal(t, want[x.Name].SHA256, fmt.Sprintf("%x", sha256.Sum256(b)), x.Name)
-		require.Equal(t, want[x.Name].DType, x.DType.String())
-		require.Equal(t, want[x.Name].Shape, x.Shape)
+	want, src := expected(t, "testdata/safetensors"), openSource(t, "testdata/safetensors/model.safetensors")
+	require.Len(t, src.Items(), len(want))
+	for _, it := range src.Items() {
+		require.Equal(t, want[it.FQN].SHA256, fmt.Sprintf("%x", sha256.Sum256(readAll(t, src, it))), it.FQN)
+		require.Equal(t, want[it.FQN].DType, it.DType.String())
+		require.Equal(t, want[it.FQN].Shape, it.Shape)
 	}
 }

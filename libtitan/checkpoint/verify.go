@@ -207,7 +207,7 @@ func (s *safeSource) stale() ([]error, error) {
 	paths, err := filepath.Glob(filepath.Join(globEscape(s.name), "*.safetensors"))
 	var out []error
 	for _, p := range paths {
-		if !slices.ContainsFunc(s.files, func(f *Safetensors) bool { return f.path == p }) {
+		if !slices.ContainsFunc(s.files, func(f *safetensorsFile) bool { return f.path == p }) {
 			out = append(out, fmt.Errorf("file %s is stale: the index does not name it", filepath.Base(p)))
 		}
 	}

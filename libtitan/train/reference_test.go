@@ -41,13 +41,13 @@ func readReference(t *testing.T) (r reference) {
 
 // readTensors reads a safetensors file as float32; our lm_head is its output.
 func readTensors(t *testing.T, name string) map[string][]float32 {
-	file, err := checkpoint.OpenSafetensors(filepath.Join(referenceDir, name))
+	file, err := checkpoint.OpenSource(filepath.Join(referenceDir, name))
 	require.NoError(t, err)
 	defer file.Close()
 	out := map[string][]float32{}
-	for _, tensor := range file.Tensors {
-		data := make([]byte, tensor.End-tensor.Begin)
-		require.NoError(t, file.ReadAt(tensor, data, 0))
+	for _, tensor := range file.Items() {
+		data := make([]byte, tensor.Bytes)
+		require.NoError(t, file.ReadRegion(tensor.FQN, make([]int64, len(tensor.Shape)), tensor.Shape, data))
 		var x []float32
 		switch tensor.DType {
 		case dtype.BFloat16:
@@ -63,7 +63,7 @@ func readTensors(t *testing.T, name string) map[string][]float32 {
 				x = append(x, float32(b))
 			}
 		}
-		fqn := tensor.Name
+		fqn := tensor.FQN
 		if fqn == "output.weight" {
 			fqn = "lm_head.weight"
 		}
