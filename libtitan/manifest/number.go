@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// number is digits in groups, a fraction, a suffix.
-var number = regexp.MustCompile(`^(-?[0-9]+(?:_[0-9]+)*)(\.[0-9]+)?([A-Za-z]*)$`)
+// number is digits in groups, a fraction, a suffix, which may stand apart.
+var number = regexp.MustCompile(`^(-?[0-9]+(?:_[0-9]+)*)(\.[0-9]+)?(?: ?([A-Za-z]+))?$`)
 
 // countSuffixes are decimal, as SI has them; with an i they are binary.
 var countSuffixes = map[string]float64{
