@@ -21,7 +21,7 @@ func VerifySeed(ctx context.Context, dir string, want checkpoint.State, jobs int
 		return 0, err
 	}
 	defer r.Close()
-	differ := make([]string, len(want.Tensors)+1)
+	differ := make([]string, len(want.Tensors))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(1, jobs))
 	for i := range want.Tensors {
@@ -33,8 +33,10 @@ func VerifySeed(ctx context.Context, dir string, want checkpoint.State, jobs int
 	if err := g.Wait(); err != nil {
 		return 0, err
 	}
-	differ[len(want.Tensors)] = unknownItem(r, want)
 	differ = slices.DeleteFunc(differ, func(s string) bool { return s == "" })
+	if unknown := unknownItem(r, want); len(differ) == 0 && unknown != "" {
+		differ = []string{unknown}
+	}
 	if len(differ) > 0 {
 		return 0, exit.No.Errorf("seed checkpoint %s: %d of %d tensors differ, the first: %s", dir, len(differ), len(want.Tensors), differ[0])
 	}
