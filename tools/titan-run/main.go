@@ -104,7 +104,7 @@ func (f *flags) training() []cli.Flag {
 		app.Count(&f.data.ValidationSteps, "validate on `N` batches (default: all)", "validation-steps"),
 		app.Switch(&f.options.Deterministic, "the same bits in every run: on the cpu that is always so", "deterministic"),
 		app.AtLeast(&f.options.LogFreq, 1, "print every `N` steps", "log-freq"),
-		app.Text(&f.metrics, "append one JSON object a step to `FILE`", "metrics"),
+		app.Text(&f.metrics, "append one JSON object a step to `FILE`; -: to stdout, with -o FILE for the manifest", "metrics"),
 		app.Within(&f.initSeconds, 1, maxSeconds, "give a rank that is waited for `N` seconds in the first step", "comm-init-timeout"),
 		app.Within(&f.seconds, 1, maxSeconds, "give a rank that is waited for `N` seconds after it", "comm-timeout"),
 		app.Switch(&f.options.GradNorms, "write the norm of every parameter's gradient into --metrics too", "grad-norms"),
@@ -162,17 +162,35 @@ func (f *flags) apply(e *app.Env) func(*manifest.Manifest) error {
 		if err := f.applySaving(e.Given, m.Checkpoint); err != nil {
 			return err
 		}
+		if f.metrics == "-" && (e.OutFile() == "" || f.traceMemory == "-") {
+			return exit.Usage.Errorf("--metrics -: stdout is taken: name a file for the manifest with -o, and for --trace-memory")
+		}
 		if f.options.GradNorms && f.metrics == "" {
 			return exit.Usage.Errorf("--grad-norms: they stand in the metrics: name a file with --metrics FILE")
+		}
+		if err := f.checkData(e.Given, m.Data); err != nil {
+			return err
 		}
 		if m.Data.Tokenizer == "" {
 			m.Data.Tokenizer = "byte"
 		}
-		if len(m.Data.Paths) == 0 || slices.Contains(m.Data.Paths, "") {
-			return exit.Usage.Errorf("no data: name some with --data FILE|DIR|GLOB")
-		}
 		return nil
 	}
+}
+
+// checkData refuses data that is not there, or that would not be looked at.
+func (f *flags) checkData(given func(flag string) bool, d *manifest.Data) error {
+	switch {
+	case len(d.Paths) == 0 || slices.Contains(d.Paths, ""):
+		return exit.Usage.Errorf("no data: name some with --data FILE|DIR|GLOB")
+	case slices.Contains(d.Paths, "-") || slices.Contains(d.ValidationPaths, "-"):
+		return exit.Usage.Errorf("--data -: data is read more than once, and stdin is not: name a file")
+	case given("validation-data") && !given("validation-interval") && d.ValidationInterval == 0:
+		return exit.Usage.Errorf("--validation-data: nothing says how often: add --validation-interval N")
+	case given("validation-interval") && d.ValidationInterval > 0 && len(d.ValidationPaths) == 0:
+		return exit.Usage.Errorf("--validation-interval: there is nothing to validate on: add --validation-data FILE")
+	}
+	return nil
 }
 
 func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
@@ -196,7 +214,9 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	if f.dryRun {
 		return train.DryRun(ctx, m, f.options, f.options.Console, e.Explain)
 	}
-	if f.metrics != "" {
+	if f.metrics == "-" {
+		f.options.Metrics = e.Out
+	} else if f.metrics != "" {
 		file, err := os.OpenFile(f.metrics, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 		if err != nil {
 			return fmt.Errorf("metrics: %w", err)

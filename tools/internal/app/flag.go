@@ -127,11 +127,11 @@ func Texts(dst *[]string, usage string, name string) cli.Flag {
 	return flagOf(&value[[]string]{dst, add, func(s []string) string { return strings.Join(s, ",") }}, usage, []string{name})
 }
 
-// Choice is a flag for one of choices, in any case; *dst gets the spelling that choices has.
+// Choice is a flag for one of choices, in any case and with either of - and _; *dst gets the spelling that choices has.
 func Choice(dst *string, choices []string, usage string, names ...string) cli.Flag {
 	parse := func(s string) (string, error) {
 		for _, c := range choices {
-			if strings.EqualFold(c, s) {
+			if strings.EqualFold(dashed(c), dashed(s)) {
 				return c, nil
 			}
 		}
@@ -140,6 +140,8 @@ func Choice(dst *string, choices []string, usage string, names ...string) cli.Fl
 	v := &choice{value[string]{dst, parse, func(s string) string { return s }}, choices}
 	return &cli.GenericFlag{Name: names[0], Aliases: names[1:], Usage: usage + ": " + strings.Join(choices, ", "), Value: v}
 }
+
+func dashed(word string) string { return strings.ReplaceAll(word, "_", "-") }
 
 // DType is [Choice] of element types, in any of the spellings that dtype.Parse knows: bf16 is bfloat16.
 func DType(dst *string, choices []string, usage string, names ...string) cli.Flag {

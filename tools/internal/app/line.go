@@ -1,6 +1,7 @@
 package app
 
 import (
+	"os"
 	"slices"
 	"strings"
 
@@ -132,6 +133,9 @@ func unknownVerb(t Tool, word string) error {
 			names = append(names, v.Name)
 		}
 	}
+	if _, err := os.Stat(word); err == nil && t.Manifest {
+		return exit.Usage.Errorf("unknown verb %q: did you mean -i %s? (see %s --help)", word, word, t.Name)
+	}
 	if near := manifest.Nearest(word, names); near != "" {
 		return exit.Usage.Errorf("unknown verb %q: did you mean %s? (see %s --help)", word, near, t.Name)
 	}
@@ -163,7 +167,7 @@ func checkArgs(where, usage string, args []string) error {
 		least = len(words)
 	}
 	if len(args) < least {
-		return exit.Usage.Errorf("%s: needs %s (see %s --help)", where, usage, where)
+		return exit.Usage.Errorf("%s needs %s (see %s --help)", where, usage, where)
 	}
 	if len(args) > len(words) && !strings.HasSuffix(strings.TrimSuffix(usage, "]"), "...") {
 		return exit.Usage.Errorf("unexpected argument %q (see %s --help)", args[len(words)], where)
