@@ -53,7 +53,7 @@ func Load(e *cpu.Engine, prog *plan.Program, mem *Memory, c comm.Comm) (*Runner,
 // Run does every step once. It ends within one step when ctx does.
 func (r *Runner) Run(ctx context.Context) error {
 	if r.seen != nil && r.gpu == nil {
-		return r.runSeen(ctx)
+		return r.told(func(i int) error { return r.do(ctx, r.steps[i]) })
 	}
 	if err := r.tell(); err != nil {
 		return err
@@ -73,30 +73,21 @@ func (r *Runner) do(ctx context.Context, step func(context.Context) error) error
 	return step(ctx)
 }
 
-// runSeen is Run on the host with somebody who follows.
-func (r *Runner) runSeen(ctx context.Context) error {
-	for i := range r.prog.Steps {
-		if _, err := r.seen.Begin(i); err != nil {
-			return err
-		}
-		if err := r.do(ctx, r.steps[i]); err != nil {
-			return err
-		}
-		if err := r.seen.End(i); err != nil {
-			return err
-		}
-	}
-	r.seen.Join()
-	return nil
-}
-
 // tell tells who follows, if anybody does, of all that is about to be put on a GPU's stream.
 func (r *Runner) tell() error {
 	if r.seen == nil {
 		return nil
 	}
+	return r.told(func(int) error { return nil })
+}
+
+// told does every step while who follows is told of it.
+func (r *Runner) told(do func(i int) error) error {
 	for i := range r.prog.Steps {
 		if _, err := r.seen.Begin(i); err != nil {
+			return err
+		}
+		if err := do(i); err != nil {
 			return err
 		}
 		if err := r.seen.End(i); err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -20,7 +21,7 @@ import (
 func (g *gpu) take(mode string) (snapshot, error) {
 	switch mode {
 	case manifest.AsyncOff:
-		return (*onDevice)(g), g.e.Stream.Sync()
+		return onDevice{g}, g.e.Stream.Sync()
 	case manifest.AsyncThread:
 		return g.copies, g.copies.now()
 	}
@@ -28,13 +29,13 @@ func (g *gpu) take(mode string) (snapshot, error) {
 }
 
 // onDevice reads the state where it is.
-type onDevice gpu
+type onDevice struct{ *gpu }
 
-func (g *onDevice) wait() error { return nil }
-func (g *onDevice) free() error { return nil }
+func (g onDevice) wait() error { return nil }
+func (g onDevice) free() error { return nil }
 
-func (g *onDevice) read(kind tensorKind, fqn string, dst []byte, off int64) error {
-	return (*gpu)(g).borrow(func(l *lane) error {
+func (g onDevice) read(kind tensorKind, fqn string, dst []byte, off int64) error {
+	return g.borrow(func(l *lane) error {
 		for from := g.state[kind][fqn] + cuda.Ptr(off); len(dst) > 0; {
 			n := min(len(dst), g.laneBytes)
 			if err := l.stream.Download(l.host, 0, from, n); err != nil {
@@ -144,8 +145,7 @@ func (c *copies) ready() error {
 	return c.err
 }
 
-// room is memory for a part of a tensor. The kernel gives pages when they are first written to: that is done here, by
-// several threads, and not while training waits for a copy.
+// room is memory for a part of a tensor, pinned if saves want it so.
 func (c *copies) room(bytes int) (p hostCopy, err error) {
 	if bytes == 0 {
 		return p, nil
@@ -154,20 +154,8 @@ func (c *copies) room(bytes int) (p hostCopy, err error) {
 		return hostCopy{}, exit.Lost.Errorf("memory for saves beside the training: %s more: %w: save with --async off", manifest.HumanBytes(int64(bytes)), err)
 	}
 	p.mapped = true
-	_ = unix.Madvise(p.bytes, unix.MADV_HUGEPAGE) // small pages do too
-	var group errgroup.Group
-	group.SetLimit(max(1, runtime.GOMAXPROCS(0)/2)) // the start has work for the others
-	const chunk, page = 64 << 20, 4 << 10
-	for lo := 0; lo < bytes; lo += chunk {
-		group.Go(func() error {
-			for i := lo; i < min(lo+chunk, bytes); i += page {
-				p.bytes[i] = 0
-			}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil || !c.pinned {
-		return p, err
+	if touch(p.bytes); !c.pinned {
+		return p, nil
 	}
 	began := time.Now()
 	defer func() { c.pinning += time.Since(began) }()
@@ -182,6 +170,24 @@ func (c *copies) room(bytes int) (p hostCopy, err error) {
 		return hostCopy{}, err
 	}
 	return hostCopy{bytes: p.host.Bytes(), host: p.host}, nil
+}
+
+// touch has the kernel give the pages of fresh memory, which it does when they are first written to: now, by several
+// threads, and not while training waits for a copy.
+func touch(x []byte) {
+	_ = unix.Madvise(x, unix.MADV_HUGEPAGE) // small pages do too
+	const chunk, page = 64 << 20, 4 << 10
+	var group errgroup.Group
+	group.SetLimit(max(1, runtime.GOMAXPROCS(0)/2)) // the start has work for the others
+	for part := range slices.Chunk(x, chunk) {
+		group.Go(func() error {
+			for i := 0; i < len(part); i += page {
+				part[i] = 0
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // none fails
 }
 
 func (p hostCopy) free() error {
