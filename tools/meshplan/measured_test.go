@@ -16,7 +16,7 @@ import (
 
 // outside is what a GPU holds beside what is laid out: the context, the libraries' workspaces and, between GPUs, NCCL's
 // buffers; GiB, measured.
-const outside, outsideNCCL = 0.7, 0.9
+const outside, outsideNCCL = 0.7, 3.6
 
 // measuredJob is the job of a row of titan_h200.csv, bfloat16, AdamW. Rows have no memory where it was
 // measured before values were placed as they are now.
@@ -33,7 +33,7 @@ func measuredJob(t *testing.T, r map[string]string) *manifest.Manifest {
 	o := defaults()
 	o.model, o.dtype, o.untied, o.config.NumLayers = r["model"], "bfloat16", true, n("layers")
 	o.compile, o.float8, o.ac = r["compile"] == "true", r["float8"], r["ac"]
-	o.dims, o.worldSize, o.schedule, o.microbatches = d, n("gpus"), "1F1B", n("microbatches")
+	o.dims, o.worldSize, o.schedule, o.microbatches = d, n("gpus"), r["schedule"], n("microbatches")
 	o.batch.SeqLen, o.batch.LocalBatchSize = n("seq_len"), n("local_batch_size")
 	o.given = func(flag string) bool {
 		return flag == "layers" || flag == "seq-len" || flag == "local-batch-size" || flag == "world-size" || d.PP > 1 && (flag == "microbatches" || flag == "schedule")
@@ -45,7 +45,7 @@ func measuredJob(t *testing.T, r map[string]string) *manifest.Manifest {
 	return m
 }
 
-// What titan-run took on H200: memory within 7%, time within 10%.
+// What titan-run took on H200: memory within 4%, time within 10%.
 func TestTitanMeasured(t *testing.T) {
 	f, err := os.Open("testdata/titan_h200.csv")
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestTitanMeasured(t *testing.T) {
 				own += outsideNCCL
 			}
 			if r["device_gib"] != "" {
-				near(t, "GiB of the device", float64(ranks[0].PeakBytes)/gib+own, r["device_gib"], 0.07)
+				near(t, "GiB of the device", float64(ranks[0].PeakBytes)/gib+own, r["device_gib"], 0.04)
 			}
 		})
 	}
