@@ -152,7 +152,7 @@ func (e *Env) bind(v Verb) ([]cli.Flag, cli.ActionFunc) {
 func usageError(c *cli.Context, err error, _ bool) error {
 	// The flag package says: invalid value "x" for flag -tp: why, or without the word flag.
 	why := strings.Replace(err.Error(), " for flag -", " for -", 1)
-	return exit.Usage.Errorf("%s (see %s --help)", strings.Replace(why, " for -", " for --", 1), c.App.Name)
+	return exit.Usage.Errorf("%s (see %s --help)", strings.Replace(why, " for -", " for --", 1), c.Command.HelpName)
 }
 
 func description(about, example string) string {

@@ -92,6 +92,7 @@ func TestUsageErrors(t *testing.T) {
 		"--dtype fp8":                `fake: invalid value "fp8" for --dtype: not among float32, bfloat16 (see fake --help)`,
 		"--log-level loud":           `fake: invalid value "loud" for --log-level: not among debug, info, warn, error (see fake --help)`,
 		"--quiet=perhaps":            `fake: invalid boolean value "perhaps" for --quiet: parse error (see fake --help)`,
+		"show a --tp x":              `fake: invalid value "x" for --tp: want a whole number such as 64, 1_000_000 or 4k (see fake show --help)`,
 		"completion powershell":      `fake: no completion for "powershell": not among bash, zsh, fish`,
 	} {
 		t.Run(line, func(t *testing.T) {
@@ -283,7 +284,8 @@ func TestWriteFileIsWholeOrAbsent(t *testing.T) {
 	require.Equal(t, os.FileMode(0o640), info.Mode().Perm())
 	err = WriteFile("/dev/full", func(w io.Writer) error { _, err := io.WriteString(w, "x"); return err })
 	require.ErrorIs(t, err, syscall.ENOSPC)
-	require.Error(t, WriteFile(filepath.Join(dir, "none", "f"), func(io.Writer) error { return nil }))
+	none := filepath.Join(dir, "none", "f")
+	require.EqualError(t, WriteFile(none, func(io.Writer) error { return nil }), "open "+none+": no such file or directory")
 }
 
 func names(t *testing.T, dir string) (names []string) {

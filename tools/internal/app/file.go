@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -20,7 +21,7 @@ func WriteFile(path string, write func(io.Writer) error) (err error) {
 	if err == nil {
 		mode = old.Mode().Perm()
 		if !old.Mode().IsRegular() {
-			return writeTo(path, os.O_WRONLY, 0, write)
+			return writeTo(path, path, os.O_WRONLY, 0, write)
 		}
 	}
 	temp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.tmp", filepath.Base(path), os.Getpid()))
@@ -29,18 +30,19 @@ func WriteFile(path string, write func(io.Writer) error) (err error) {
 			os.Remove(temp)
 		}
 	}()
-	if err := writeTo(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode, write); err != nil {
+	if err := writeTo(temp, path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode, write); err != nil {
 		return err
 	}
 	return os.Rename(temp, path)
 }
 
-func writeTo(path string, flag int, mode fs.FileMode, write func(io.Writer) error) error {
+// writeTo writes the file at path; errors call it name.
+func writeTo(path, name string, flag int, mode fs.FileMode, write func(io.Writer) error) error {
 	f, err := os.OpenFile(path, flag, mode)
 	if err != nil {
-		return err
+		return named(err, name)
 	}
-	if err := write(f); err != nil {
+	if err := write(namedFile{f, name}); err != nil {
 		f.Close()
 		return err
 	}
@@ -51,4 +53,24 @@ func writeTo(path string, flag int, mode fs.FileMode, write func(io.Writer) erro
 		}
 	}
 	return f.Close()
+}
+
+// namedFile is a file whose errors of writing call it name.
+type namedFile struct {
+	f    *os.File
+	name string
+}
+
+func (n namedFile) Write(p []byte) (int, error) {
+	written, err := n.f.Write(p)
+	return written, named(err, n.name)
+}
+
+// named has an error of a file call it name.
+func named(err error, name string) error {
+	var at *fs.PathError
+	if !errors.As(err, &at) {
+		return err
+	}
+	return &fs.PathError{Op: at.Op, Path: name, Err: at.Err}
 }
