@@ -3,15 +3,11 @@ package train
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"titan/libtitan/comm"
-	"titan/libtitan/comm/nccl"
 	"titan/libtitan/device/cuda"
 	"titan/libtitan/dtype"
 	"titan/libtitan/exec"
-	"titan/libtitan/exit"
-	"titan/libtitan/manifest"
 	"titan/libtitan/parallel"
 	"titan/libtitan/plan"
 )
@@ -32,65 +28,6 @@ type gpu struct {
 	saved     *cuda.Event // the save under way has copied the state, which may change then
 	numParams int         // of the model
 	hasLoss   bool        // the rank's loss counts
-}
-
-// openGPU takes the GPU of this process: the first, or the one of its place among the ranks of this machine.
-func (r *run) openGPU() error {
-	index, err := r.gpuIndex()
-	if err != nil {
-		return err
-	}
-	d, err := cuda.Open(index)
-	if err != nil {
-		return err
-	}
-	if f := r.job.Manifest.Float8; f.On() && 10*d.Major+d.Minor < 89 {
-		return exit.Input.Errorf("float8.recipe: %s: %v has no float8 products, which begin with sm_89: set it to off, or use --device cpu", f.Recipe, d)
-	}
-	leave, err := d.Enter()
-	if err != nil {
-		return err
-	}
-	defer leave()
-	s, err := d.NewStream(false)
-	if err != nil {
-		return err
-	}
-	r.startup.done("driver and context")
-	if r.gpu, err = cuda.NewEngine(d, s, cuda.Options{Deterministic: r.Deterministic}); err != nil {
-		return err
-	}
-	r.startup.done("libraries, and the kernels that every model uses")
-	r.gauge = newGauge(r.gpu)
-	r.Log.Info(fmt.Sprintf("cuda: %v, %s; memory in the lines is %s", d, manifest.HumanBytes(int64(d.TotalBytes)), r.gauge.what))
-	return nil
-}
-
-// gpuIndex is which GPU of those that the process sees is its own. A launcher may show each process its own alone.
-func (r *run) gpuIndex() (int, error) {
-	if r.Comm != "nccl" {
-		return 0, nil
-	}
-	if err := nccl.Connections(r.Log); err != nil {
-		return 0, err
-	}
-	l, err := comm.Launched(os.Getenv)
-	if err != nil {
-		return 0, err
-	}
-	if n, err := cuda.Count(); err != nil || n == 1 {
-		return 0, err
-	}
-	return l.LocalRank, nil
-}
-
-// me is the rank that this process is, 0 where it is all of them.
-func (r *run) me() (int, error) {
-	if !r.apart() {
-		return 0, nil
-	}
-	l, err := comm.Launched(os.Getenv)
-	return l.Rank, err
 }
 
 func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*exec.Memory, *exec.Runner, error) {
@@ -119,34 +56,22 @@ func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*ex
 }
 
 // train ties the optimizer to the gradients of a program, and makes it the program's end.
-func (g *gpu) train(mem *exec.CUDAMemory, r *exec.Runner, c comm.Comm) (err error) {
-	t := cuda.Tally{NumParams: g.numParams}
-	if g.hasLoss {
-		t.Losses, t.NumLosses = mem.Losses(), len(mem.Loss)
+func (g *gpu) train(mem *exec.CUDAMemory, r *exec.Runner, c comm.Comm) error {
+	all, tally, err := g.trained(mem)
+	if err != nil {
+		return err
 	}
-	var all []cuda.Param
-	bytes := 0.0 // of parameters
-	for _, h := range g.held {
-		fqn := h.Param.FQN
-		grad, ok := mem.Grads[fqn]
-		if !ok {
-			return fmt.Errorf("no gradient of %s is made", fqn)
-		}
-		where := -1
-		if h.First {
-			where = h.Index
-		}
-		t.Where = append(t.Where, where)
-		bytes += 4 * float64(h.NumElements())
-		all = append(all, cuda.Param{
-			P: g.state[aParameter][fqn], G: grad, M: g.state[anAverage][fqn], V: g.state[aSquaredAverage][fqn],
-			Copy: g.kept[plan.Copy][fqn], Largest: g.kept[plan.Largest][fqn], N: int(h.NumElements()),
-		})
-	}
-	if g.optimizer, err = g.e.NewOptimizer(all, t); err != nil {
+	if g.optimizer, err = g.e.NewOptimizer(all, tally); err != nil {
 		return err
 	}
 	sum, err := g.sumTally(c)
+	if err != nil {
+		return err
+	}
+	bytes := 0.0 // of parameters
+	for _, p := range all {
+		bytes += 4 * float64(p.N)
+	}
 	for _, w := range []struct {
 		exec.Cost
 		work cuda.Work
@@ -160,7 +85,32 @@ func (g *gpu) train(mem *exec.CUDAMemory, r *exec.Runner, c comm.Comm) (err erro
 		}
 		r.Then(w.Cost, w.work)
 	}
-	return err
+	return nil
+}
+
+// trained is the rank's parameters with all that belongs to them, and what a step tells of them.
+func (g *gpu) trained(mem *exec.CUDAMemory) (all []cuda.Param, t cuda.Tally, err error) {
+	t.NumParams = g.numParams
+	if g.hasLoss {
+		t.Losses, t.NumLosses = mem.Losses(), len(mem.Loss)
+	}
+	for _, h := range g.held {
+		fqn := h.Param.FQN
+		grad, ok := mem.Grads[fqn]
+		if !ok {
+			return nil, t, fmt.Errorf("no gradient of %s is made", fqn)
+		}
+		where := -1
+		if h.First {
+			where = h.Index
+		}
+		t.Where = append(t.Where, where)
+		all = append(all, cuda.Param{
+			P: g.state[aParameter][fqn], G: grad, M: g.state[anAverage][fqn], V: g.state[aSquaredAverage][fqn],
+			Copy: g.kept[plan.Copy][fqn], Largest: g.kept[plan.Largest][fqn], N: int(h.NumElements()),
+		})
+	}
+	return all, t, nil
 }
 
 // update applies AdamW, once no save copies the state.
@@ -194,18 +144,8 @@ func (g *gpu) step(ctx context.Context, k *rank, u update) (found, error) {
 	if err := k.runner.Start(ctx); err != nil {
 		return found{}, err
 	}
-	if g.after != nil {
-		if err := k.runner.Await(ctx, g.e.Stream); err != nil {
-			return found{}, err
-		}
-		if err := k.exchangeTied(ctx); err != nil {
-			return found{}, err
-		}
-		for _, work := range g.after {
-			if err := work(); err != nil {
-				return found{}, err
-			}
-		}
+	if err := g.follow(ctx, k); err != nil {
+		return found{}, err
 	}
 	if err := k.runner.Await(ctx, g.optimizer.Clipped); err != nil {
 		return found{}, err
@@ -216,6 +156,25 @@ func (g *gpu) step(ctx context.Context, k *rank, u update) (found, error) {
 		f.loss = all[g.numParams] / float64(u.valid)
 	}
 	return f, g.copies.ready()
+}
+
+// follow does what comes after a program that is not recorded.
+func (g *gpu) follow(ctx context.Context, k *rank) error {
+	if g.after == nil {
+		return nil
+	}
+	if err := k.runner.Await(ctx, g.e.Stream); err != nil {
+		return err
+	}
+	if err := k.exchangeTied(ctx); err != nil {
+		return err
+	}
+	for _, work := range g.after {
+		if err := work(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (g *gpu) squares(which tensorKind) ([]float64, error) {
@@ -242,37 +201,3 @@ func (g *gpu) exchange(fqn string, f func(mine, theirs []float32) error) error {
 	}
 	return g.e.Upload(at, floatBytes(mine))
 }
-
-// fitsGPU refuses a job that needs more memory than the device has left.
-func (r *run) fitsGPU() error {
-	me, err := r.me()
-	if err != nil {
-		return err
-	}
-	prog, err := r.program(me)
-	if err != nil {
-		return err
-	}
-	r.programs[me] = prog
-	if err := r.fitsCopies(me, procField("/proc/meminfo", "MemAvailable:")); err != nil {
-		return err
-	}
-	need := int64(prog.PlannedBytes()) // gradients included
-	for _, h := range r.job.Held(me) {
-		need += 12 * h.NumElements()
-	}
-	leave, err := r.gpu.Enter()
-	if err != nil {
-		return err
-	}
-	defer leave()
-	r.Log.Debug(fmt.Sprintf("plan: needs %.2fGiB of the GPU: %.2f for parameters, moments and copies, %.2f for the step, %.2f for what is computed once a step",
-		gib(need), gib(need-int64(prog.ArenaBytes+prog.WindowBytes+prog.ConstBytes)), gib(int64(prog.ArenaBytes+prog.WindowBytes)), gib(int64(prog.ConstBytes))))
-	free, _, err := r.gpu.MemInfo()
-	if err == nil && need > int64(free) {
-		err = exit.Input.Errorf("memory: the step needs %s, %s has %s left: plan a smaller model, sequence or batch, or checkpoint activations", manifest.HumanBytes(need), r.gpu.Name, manifest.HumanBytes(int64(free)))
-	}
-	return err
-}
-
-func gib(bytes int64) float64 { return float64(bytes) / (1 << 30) }
