@@ -92,37 +92,42 @@ type sharder struct {
 
 // node copies n with its inputs where it needs them.
 func (w *sharder) node(n *graph.Node) {
-	switch n.Op {
-	case graph.ParamOp, graph.InputOp:
+	if n.Op == graph.ParamOp || n.Op == graph.InputOp {
 		w.source(n)
 		return
 	}
 	in := w.now(n.In)
-	stored := inPlace(n) && w.isStored(in[0])
-	cut := map[placement.Axes]string{}
-	if !stored {
-		for i := range in {
-			in[i] = w.gather(in[i])
-		}
-		for _, axis := range w.Mesh.Live().Each() {
-			if axis != 0 {
-				in, cut[axis] = w.axis(n, in, axis)
-			}
-		}
+	if inPlace(n) && w.isStored(in[0]) {
+		w.add(n, in, func(i int) placement.Layout { return placeOf(i, in[0], n) })
+		return
 	}
-	if split := splits[n.Op.Name]; split != nil {
-		if axes := cutBy(cut, split.letter); axes != 0 {
-			split.apply(w, n, in, axes)
+	in, cut := w.cut(n, in)
+	if s := splits[n.Op.Name]; s != nil {
+		if axes := cutBy(cut, s.letter); axes != 0 {
+			s.apply(w, n, in, axes)
 			return
 		}
 	}
+	w.wish(n, w.add(n, in, func(i int) placement.Layout { return w.layout(n, i, cut) }))
+}
+
+// cut decides by which letter n is cut along each axis, and moves its inputs there.
+func (w *sharder) cut(n *graph.Node, in []*graph.Value) ([]*graph.Value, map[placement.Axes]string) {
+	for i, v := range in {
+		in[i] = w.gather(v)
+	}
+	cut := map[placement.Axes]string{}
+	for _, axis := range w.Mesh.Live().Each() {
+		in, cut[axis] = w.axis(n, in, axis)
+	}
+	return in, cut
+}
+
+// add makes n from inputs that lie as it needs them; its results lie as layout says.
+func (w *sharder) add(n *graph.Node, in []*graph.Value, layout func(i int) placement.Layout) []*graph.Value {
 	results := w.g.Add(n.Op, w.balanced(n.Attr), in...)
 	for i, r := range results {
-		if stored {
-			r.Layout = placeOf(i, in[0], n)
-		} else {
-			r.Layout = w.layout(n, i, cut)
-		}
+		r.Layout = layout(i)
 		switch {
 		case n.Op.Name == "amax":
 			r = w.largest(in[0], r, r.Layout)
@@ -131,7 +136,7 @@ func (w *sharder) node(n *graph.Node) {
 		}
 		w.to[n.Results[i]] = r
 	}
-	w.wish(n, results)
+	return results
 }
 
 // balanced tells an op that depends on positions that they come in head-tail order.
