@@ -103,10 +103,7 @@ func (j *Job) tokens() float64 {
 func (j *Job) fsdp() int { return j.Dims.DPShard * j.Dims.CP }
 
 // wrapped reports whether modules are FSDP units, as torchtitan has it on every mesh but a single GPU's.
-func (j *Job) wrapped() bool {
-	d := j.Dims
-	return d.PP*d.DPReplicate*d.DPShard*d.CP*d.TP > 1
-}
+func (j *Job) wrapped() bool { return j.world() > 1 }
 
 // world is the number of ranks.
 func (j *Job) world() int {

@@ -23,7 +23,7 @@ type Runner struct {
 // is put on a stream at once, before.
 func (r *Runner) Follow(values *plan.Values) { r.seen = values }
 
-// Load binds prog to mem and computes its constants. c carries what crosses to other pp ranks; its ranks are theirs.
+// Load binds prog to mem and computes its constants. c carries what crosses to other ranks.
 func Load(e *cpu.Engine, prog *plan.Program, mem *Memory, c comm.Comm) (*Runner, error) {
 	r := &Runner{prog: prog, comm: c}
 	for i := range prog.Constants {

@@ -15,7 +15,7 @@ import (
 	"titan/libtitan/placement"
 )
 
-// rank is one pipeline rank: its part of the parameters and their state, and its program.
+// rank is one rank of a run: its part of the parameters and their state, and its program.
 type rank struct {
 	*run
 	comm     comm.Comm

@@ -32,7 +32,7 @@ type validated struct {
 	Tokens int64   `json:"validation_tokens"`
 }
 
-// report tells people and files how the run goes. Only pp rank 0 calls it.
+// report tells people and files how the run goes. Only rank 0 calls it.
 type report struct {
 	*run
 	flops   float64 // a token
