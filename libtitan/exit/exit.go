@@ -64,3 +64,17 @@ func Code(err error) int {
 	}
 	return int(Bug)
 }
+
+// told is an error that another rank of the job reports.
+type told struct{ error }
+
+func (t told) Unwrap() error { return t.error }
+
+// Told marks err as one that another rank of the job has, and reports.
+func Told(err error) error { return told{err} }
+
+// IsTold reports whether another rank of the job reports err.
+func IsTold(err error) bool {
+	var t told
+	return errors.As(err, &t)
+}

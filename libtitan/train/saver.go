@@ -245,7 +245,8 @@ func (k *rank) named(err error) error {
 	return fmt.Errorf("checkpoint: step %d: %w", k.saver.what.at.Step, err)
 }
 
-// saveError is why a save failed, in the words of the first rank that could not go on, on every rank.
+// saveError is why a save failed, in the words of the first rank that could not go on, on every rank: any of
+// them may report it.
 func (k *rank) saveError(ctx context.Context) error {
 	const room = 1 << 10
 	mine, out := make([]byte, room), make([][]byte, k.comm.Size())
@@ -263,9 +264,9 @@ func (k *rank) saveError(ctx context.Context) error {
 		switch {
 		case text[0] == 0:
 		case rank == k.comm.Rank():
-			return k.saver.err
+			return exit.Told(k.saver.err)
 		default:
-			return exit.Kind(text[0]).Errorf("%s", bytes.TrimRight(text[1:], "\x00"))
+			return exit.Told(exit.Kind(text[0]).Errorf("%s", bytes.TrimRight(text[1:], "\x00")))
 		}
 	}
 	return exit.Bug.Errorf("checkpoint: no rank says why it could not be saved")

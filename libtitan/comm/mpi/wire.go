@@ -106,7 +106,7 @@ func (w *wire) take(from int, head []byte) {
 	number := func() uint64 { n, _ := binary.ReadUvarint(r); return n } // our own program wrote it
 	text := func() string { return string(r.Next(int(number()))) }
 	if head[0] == isFailure {
-		w.inbox.Fail(exit.Kind(number()).Errorf("%s", text()))
+		w.inbox.Fail(exit.Told(exit.Kind(number()).Errorf("%s", text())))
 		return
 	}
 	m := &message{wire: w, from: from, first: number(), size: int(number())}

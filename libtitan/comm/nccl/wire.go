@@ -124,7 +124,7 @@ func (w *wire) take(from int, frame []byte) {
 	text := func() string { return string(r.Next(int(number()))) }
 	switch frame[0] {
 	case isFailure:
-		w.inbox.Fail(exit.Kind(number()).Errorf("%s", text()))
+		w.inbox.Fail(exit.Told(exit.Kind(number()).Errorf("%s", text())))
 	case isMessage:
 		m := &message{wire: w, from: from, number: number(), size: int(number())}
 		channel := text()

@@ -88,8 +88,8 @@ func (e *Env) fail(err error) int {
 	if errors.Is(err, syscall.EPIPE) {
 		return int(exit.Lost)
 	}
-	if e.silent && exit.Code(err) == int(exit.Interrupted) {
-		return int(exit.Interrupted) // the process that speaks for the job says so
+	if e.silent && (exit.IsTold(err) || exit.Code(err) == int(exit.Interrupted)) {
+		return exit.Code(err) // the process that speaks for the job says so
 	}
 	msg := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	if errors.Is(err, context.Canceled) && exit.Code(err) == int(exit.Interrupted) {

@@ -226,6 +226,19 @@ func TestASilentProcessNamesItsRank(t *testing.T) {
 	require.Equal(t, "fake: a peer is gone\n", errs)
 }
 
+func TestASilentProcessLeavesWhatOthersTell(t *testing.T) {
+	err := exit.Told(exit.No.Errorf("rank 3: no"))
+	f := &fake{do: func(_ context.Context, e *Env) error { return fmt.Errorf("step 2: %w", err) }}
+	code, _, errs := f.exec("")
+	require.Equal(t, 4, code)
+	require.Equal(t, "fake: step 2: rank 3: no\n", errs, "the process that speaks for the job")
+	do := f.do
+	f.do = func(ctx context.Context, e *Env) error { e.Silence(); return do(ctx, e) }
+	code, _, errs = f.exec("")
+	require.Equal(t, 4, code)
+	require.Empty(t, errs)
+}
+
 const small = `{"schema": "titan.manifest/v1", "x-a": 1}`
 
 func TestManifestIO(t *testing.T) {
