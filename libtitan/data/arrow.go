@@ -4,13 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 
 	"github.com/apache/arrow/go/v17/arrow"
 	"github.com/apache/arrow/go/v17/arrow/array"
 
 	"titan/libtitan/arrowfile"
-	"titan/libtitan/exit"
 )
 
 // readArrow takes each row of an Arrow IPC stream, as the datasets library writes it, as a document: a list column
@@ -21,66 +19,24 @@ func readArrow(path string, emit func(document) error) error {
 		return err
 	}
 	defer file.Close()
-	var emitErr error
-	err = arrowfile.Guard(func() error {
+	t := &table{path: path, emit: emit}
+	return t.read(func() error {
 		r, err := arrowfile.NewReader(file, size)
 		if err != nil {
 			return err
 		}
-		for row := 0; r.Next(); {
+		for r.Next() {
 			record := r.Record()
 			next, err := recordReader(record)
 			if err != nil {
 				return err
 			}
-			for i := range int(record.NumRows()) {
-				row++
-				d, err := next(i)
-				if err != nil {
-					return fmt.Errorf("row %d: %w", row, err)
-				}
-				d.where = fmt.Sprintf("%s: row %d", path, row)
-				if emitErr = emit(d); emitErr != nil {
-					return emitErr
-				}
+			if err := t.rows(record.NumRows(), next); err != nil {
+				return err
 			}
 		}
 		return r.Err()
 	})
-	return tableError(path, err, emitErr)
-}
-
-// openSized opens a file that is about to be parsed.
-func openSized(path string) (*os.File, int64, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, 0, exit.Input.Errorf("data: %w", err)
-	}
-	info, err := file.Stat()
-	if err != nil {
-		file.Close()
-		return nil, 0, fmt.Errorf("data: %w", err)
-	}
-	return file, info.Size(), nil
-}
-
-// tableError gives an error of a parser its path and kind; one of emit has both.
-func tableError(path string, err, emitErr error) error {
-	if err == nil || emitErr != nil {
-		return emitErr
-	}
-	return exit.Input.Errorf("data: %s: %s", path, oneLine(err))
-}
-
-// oneLine is the first line of an error, cut short: the Arrow module's hold stack traces.
-func oneLine(err error) string {
-	text := err.Error()
-	for i, c := range text {
-		if c == '\n' || i > 300 {
-			return text[:i]
-		}
-	}
-	return text
 }
 
 // recordReader gives a function that reads row i of a record.

@@ -19,33 +19,23 @@ func readParquet(path string, emit func(document) error) error {
 		return err
 	}
 	defer f.Close()
-	var emitErr error
-	err = arrowfile.Guard(func() error {
+	t := &table{path: path, emit: emit}
+	return t.read(func() error {
 		r, err := file.NewParquetReader(f, file.WithReadProps(parquet.NewReaderProperties(arrowfile.Allocator(size))))
 		if err != nil {
 			return err
 		}
-		row := 0
 		for g := range r.NumRowGroups() {
 			next, err := groupReader(r, g)
 			if err != nil {
 				return err
 			}
-			for range r.RowGroup(g).NumRows() {
-				row++
-				d, err := next()
-				if err != nil {
-					return fmt.Errorf("row %d: %w", row, err)
-				}
-				d.where = fmt.Sprintf("%s: row %d", path, row)
-				if emitErr = emit(d); emitErr != nil {
-					return emitErr
-				}
+			if err := t.rows(r.RowGroup(g).NumRows(), func(int) (document, error) { return next() }); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
-	return tableError(path, err, emitErr)
 }
 
 // groupReader gives a function that reads the rows of a row group, one after the other.
