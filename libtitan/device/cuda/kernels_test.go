@@ -160,7 +160,7 @@ func TestEmbedding(t *testing.T) {
 }
 
 func TestLoss(t *testing.T) {
-	for _, c := range []struct{ rows, vocab int }{{3, 8}, {130, 2048}, {65, 258}, {17, 128256}, {9, 40008}, {40, 33}} {
+	for _, c := range []struct{ rows, vocab int }{{3, 8}, {130, 2048}, {65, 258}, {17, 128256}, {40, 33}} {
 		each(t, fmt.Sprint(c), func(t *testing.T, kind dtype.DType) {
 			e := gpu(t)
 			logits := put(t, e, kind, values(kind, 1, c.rows*c.vocab, 3))
