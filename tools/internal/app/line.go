@@ -133,13 +133,26 @@ func unknownVerb(t Tool, word string) error {
 			names = append(names, v.Name)
 		}
 	}
-	if _, err := os.Stat(word); err == nil && t.Manifest {
-		return exit.Usage.Errorf("unknown verb %q: did you mean -i %s? (see %s --help)", word, word, t.Name)
+	if hint := readFile(t, word); hint != "" {
+		return exit.Usage.Errorf("unknown verb %q: did you mean %s? (see %s --help)", word, hint, t.Name)
 	}
 	if near := manifest.Nearest(word, names); near != "" {
 		return exit.Usage.Errorf("unknown verb %q: did you mean %s? (see %s --help)", word, near, t.Name)
 	}
 	return exit.Usage.Errorf("unknown verb %q: not among %s", word, strings.Join(names, ", "))
+}
+
+// readFile is how t reads the file that a word names, "" where it does not or there is none.
+func readFile(t Tool, word string) string {
+	_, err := os.Stat(word)
+	switch {
+	case err != nil:
+	case t.Manifest:
+		return "-i " + word
+	case t.Run == nil && t.Verbs[0].Args != "":
+		return t.Name + " " + t.Verbs[0].Name + " " + word
+	}
+	return ""
 }
 
 func unknownFlag(where, arg string, known map[string]bool) error {
