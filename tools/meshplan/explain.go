@@ -45,7 +45,11 @@ func explainRejected(w io.Writer, list []estimate.Rejection) {
 
 // explainSearch prints what was found, or what came near, a line each.
 func explainSearch(w io.Writer, f *estimate.Found, s *estimate.Space) {
-	fmt.Fprintf(w, "%s legal meshes of %s on %s, %.1f GiB a GPU\n", app.Grouped(int64(f.Meshes)), manifest.Counted(s.World, "rank"), s.Machine.Name, float64(f.Capacity)/gib)
+	meshes := "meshes"
+	if f.Meshes == 1 {
+		meshes = "mesh"
+	}
+	fmt.Fprintf(w, "%s legal %s of %s on %s, %.1f GiB a GPU\n", app.Grouped(int64(f.Meshes)), meshes, manifest.Counted(s.World, "rank"), s.Machine.Name, float64(f.Capacity)/gib)
 	t := app.Table(w)
 	defer t.Flush()
 	if f.Plans != nil {
