@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -56,7 +57,7 @@ type Verb struct {
 func Main(t Tool) { os.Exit(Run(t, os.Args, os.Stdin, os.Stdout, os.Stderr)) }
 
 // Run runs t with the command line args (args[0] is the program) and returns the exit code. A first SIGINT
-// or SIGTERM cancels the context that the tool's function gets; a second one kills the process.
+// or SIGTERM cancels the context that the tool's function gets; one that comes at least a second later kills the process.
 func Run(t Tool, args []string, in io.Reader, out, errw io.Writer) (code int) {
 	screen := &screen{w: errw}
 	env := &Env{tool: t.Name, In: in, Out: out, Explain: io.Discard, screen: screen}
@@ -70,7 +71,10 @@ func Run(t Tool, args []string, in io.Reader, out, errw io.Writer) (code int) {
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() { // under a launcher one interrupt comes twice, from the terminal and passed on
+		time.Sleep(time.Second)
+		stop()
+	})
 
 	t.Verbs = append(t.Verbs, completionVerb(t), manVerb(t))
 	line, err := parseLine(t, args)
