@@ -195,7 +195,7 @@ func (j *Job) layOut(i int, backward bool) (*plan.Stage, error) {
 	}
 	st, err = shard(checkpoint(st, j.Manifest.ActivationCheckpoint, j.Mesh.Size(placement.TP) == 1), j.spread)
 	if err == nil && s.float8 != nil {
-		st = st.After(pass.Float8Turn(st.Graph, j.NumMicrobatches == 1))
+		st = st.After(pass.Float8Turn(st.Graph, j.NumMicrobatches == 1 && recomputes(j.Manifest.ActivationCheckpoint)))
 	}
 	if err != nil || !compiles(j.Manifest, "model") {
 		return st, err

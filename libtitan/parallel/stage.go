@@ -106,11 +106,14 @@ func shard(st *plan.Stage, s pass.Spread) (*plan.Stage, error) {
 // checkpoint makes the backward of a stage compute again what its layers do not save. norms says whether a norm's result
 // is cheap to make again.
 func checkpoint(st *plan.Stage, ac *manifest.ActivationCheckpoint, norms bool) *plan.Stage {
-	if ac == nil || ac.Mode == "none" || st.Params == nil {
+	if !recomputes(ac) || st.Params == nil {
 		return st
 	}
 	return st.After(pass.Remat(st.Graph, saver(st.Graph, ac, norms)))
 }
+
+// recomputes reports whether time is to be given for memory.
+func recomputes(ac *manifest.ActivationCheckpoint) bool { return ac != nil && ac.Mode != "none" }
 
 // saver is what is saved by a kind of activation checkpointing.
 func saver(g *graph.Graph, ac *manifest.ActivationCheckpoint, norms bool) func(n *graph.Node) bool {

@@ -9,8 +9,8 @@ import (
 // Float8Turn rewrites g, laid out, so that both operands of every float8 product have the dims that it sums over last, as the
 // tensor cores of GPUs read them: the products of gradients read columns of what the forward reads rows of. A cast whose result such
 // a product reads writes it that way too, or only that way. What was gathered is turned where it is first read so, for each
-// microbatch; with late, a weight's turned copy is cast there too, so that no weight of the backward waits for it through the
-// forward. It returns the successor of each value of g that a cast still makes.
+// microbatch; with late, a weight's turned copy is cast there too, which reads the weight twice, so that no copy for the
+// backward waits through the forward. It returns the successor of each value of g that a cast still makes.
 func Float8Turn(g *graph.Graph, late bool) (*graph.Graph, func(v *graph.Value) *graph.Value) {
 	t := &turner{rewrite: rewriteOf(g), late: late, turned: map[*graph.Value]*graph.Value{}}
 	t.sortReaders(g)
