@@ -16,7 +16,7 @@ func diffVerb() app.Verb {
 	return app.Verb{
 		Name: "diff", Args: "A B",
 		Usage:   "compare two checkpoints, whatever their layouts; exit 4 if they differ",
-		Example: "ckpt-shard diff seed runs/step-0",
+		Example: "ckpt-shard convert seed seed.pt --to torch && ckpt-shard diff seed seed.pt",
 		Flags: append(limits(&o.ReadOptions),
 			app.Number(&o.Rtol, "let elements differ by this share of the second's", "rtol"),
 			app.Number(&o.Atol, "let elements differ by this much", "atol"),

@@ -8,8 +8,9 @@ import (
 	"titan/tools/internal/app"
 )
 
-const example = `meshplan --model debugmodel | seedinit --out seed > job.json && ckpt-shard ls seed --hash
-ckpt-shard diff runs/a/step-10 runs/b/step-10 --rtol 1e-5`
+const example = `seq 1 4000 > numbers.txt
+meshplan --model tiny-259 --steps 10 | seedinit --out seed | titan-run --data numbers.txt --checkpoint-dir ckpt > trained.json
+ckpt-shard ls ckpt/step-10 --hash`
 
 func main() { app.Main(tool()) }
 

@@ -6,6 +6,9 @@ import (
 	"titan/tools/internal/apptest"
 )
 
-func TestMain(m *testing.M)    { apptest.Main(m, "meshplan", "pp-split", "seedinit", "ckpt-shard") }
-func TestScripts(t *testing.T) { apptest.Scripts(t) }
-func TestReadme(t *testing.T)  { apptest.Readme(t) }
+func TestMain(m *testing.M) {
+	apptest.Main(m, "meshplan", "pp-split", "seedinit", "ckpt-shard", "titan-run")
+}
+func TestScripts(t *testing.T)  { apptest.Scripts(t) }
+func TestReadme(t *testing.T)   { apptest.Readme(t) }
+func TestExamples(t *testing.T) { apptest.Examples(t, tool()) }

@@ -8,8 +8,9 @@ import (
 )
 
 const example = `meshplan --model llama3-1b --pp 4 | pp-split | memprof simulate
-memprof snapshot snapshot.pickle --html memory.html
-memprof replay snapshot.pickle`
+seq 1 4000 > numbers.txt
+meshplan --model tiny-259 --steps 3 | titan-run --data numbers.txt --trace-memory trace.json > trained.json
+memprof snapshot trace.json --html memory.html`
 
 func main() { app.Main(tool()) }
 

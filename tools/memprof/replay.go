@@ -25,7 +25,7 @@ func replayVerb() app.Verb {
 	return app.Verb{
 		Name: "replay", Args: "FILE",
 		Usage:   "play a trace through the allocator's twin under other policies and settings, and compare the peaks",
-		Example: "memprof replay snapshot.pickle --policy hold",
+		Example: "memprof replay trace.json --policy hold",
 		Flags: append(f.flags(),
 			app.Choice(&f.policy, []string{"record-stream", "hold", "same-stream"}, "what becomes of deferred frees (default: all of them)", "policy"),
 			app.Bytes(&f.maxSplitSize, "do not split blocks of `SIZE` or more (default: as recorded)", "max-split-size"),

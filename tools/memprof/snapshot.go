@@ -83,7 +83,7 @@ func snapshotVerb() app.Verb {
 	return app.Verb{
 		Name: "snapshot", Args: "FILE",
 		Usage:   "say where the memory of a run went: PyTorch's CUDA memory snapshot, pickle or JSON",
-		Example: "memprof snapshot snapshot.pickle --html memory.html",
+		Example: "memprof snapshot trace.json --html memory.html",
 		Flags: append(f.flags(),
 			app.Text(&f.html, "write a page with an interactive timeline to `FILE`, or for - to stdout in place of the report", "html"),
 			app.Text(&f.svg, "draw the timeline to `FILE`, or -", "svg"),

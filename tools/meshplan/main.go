@@ -28,7 +28,7 @@ func tool() app.Tool {
 		About: "Writes the manifest of a job to stdout: a model, given by name, by a Hugging Face config.json or by its dimensions, on a mesh " +
 			"of the given degrees. With --gpu, --hardware, --memory or --top it searches: what is given is kept, and of all meshes, " +
 			"batches, activation checkpointing and schedules the fastest that fits is taken.",
-		Example: "meshplan --model llama3-8b --world-size 64 --gpu h100 --explain | pp-split | seedinit --out seed > job.json",
+		Example: "meshplan --model llama3-8b --world-size 64 --gpu h100 --explain | pp-split --explain > job.json",
 		Flags:   o.flags(),
 		Run:     func(ctx context.Context, e *app.Env) error { return start(ctx, e, o) },
 		Starts:  true,

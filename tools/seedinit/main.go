@@ -21,8 +21,7 @@ import (
 	"titan/tools/internal/app"
 )
 
-const example = `meshplan --model debugmodel --world-size 2 --pp 2 | pp-split | seedinit --out runs/seed --seed 42 |
-    titan-run --data text.txt`
+const example = `meshplan --model tiny-259 --pp 2 | pp-split | seedinit --out seed --seed 42 > job.json`
 
 func main() { app.Main(tool()) }
 

@@ -20,8 +20,9 @@ import (
 	"titan/tools/internal/app"
 )
 
-const example = `meshplan --model debugmodel --pp 2 --steps 100 | pp-split | seedinit --out runs/seed |
-    titan-run --data '/usr/share/doc/**/copyright' --checkpoint-dir runs/ckpt > runs/trained.json`
+const example = `seq 1 4000 > numbers.txt
+meshplan --model tiny-259 --pp 2 --steps 100 | pp-split | seedinit --out seed |
+    titan-run --data numbers.txt --checkpoint-dir ckpt > trained.json`
 
 func main() {
 	if os.Getenv("GOGC") == "" {
@@ -45,7 +46,7 @@ func tool() app.Tool {
 		Manifest: true,
 		Verbs: []app.Verb{{
 			Name: "eval", Usage: "evaluate: print the loss of a checkpoint on data",
-			Example:  "titan-run eval -i trained.json --data held-out.txt",
+			Example:  "seq 4001 5000 > held-out.txt && titan-run eval -i trained.json --data held-out.txt",
 			Flags:    slices.Concat(eval.job(), eval.loading(), eval.evaluation()),
 			Run:      func(ctx context.Context, e *app.Env) error { return evalVerb(ctx, e, &eval) },
 			Manifest: true,
@@ -116,7 +117,7 @@ func (f *flags) training() []cli.Flag {
 }
 
 func (f *flags) evaluation() []cli.Flag {
-	return []cli.Flag{app.AtLeast(&f.batches, 0, "read `N` batches (default: one epoch)", "batches")}
+	return []cli.Flag{app.AtLeast(&f.batches, 0, "read `N` batches; 0: all (default: all)", "batches")}
 }
 
 // apply puts what the command line gives into the manifest.

@@ -9,5 +9,6 @@ import (
 func TestMain(m *testing.M) {
 	apptest.Main(m, "meshplan", "pp-split", "seedinit", "titan-run", "ckpt-shard", "memprof")
 }
-func TestScripts(t *testing.T) { apptest.Scripts(t) }
-func TestReadme(t *testing.T)  { apptest.Readme(t) }
+func TestScripts(t *testing.T)  { apptest.Scripts(t) }
+func TestReadme(t *testing.T)   { apptest.Readme(t) }
+func TestExamples(t *testing.T) { apptest.Examples(t, tool()) }

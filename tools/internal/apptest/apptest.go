@@ -1,9 +1,10 @@
 // Package apptest tests tools as their users run them: as programs on PATH, joined by pipes. A tool's test file
-// needs three lines:
+// needs four lines:
 //
 //	func TestMain(m *testing.M)      { apptest.Main(m, "meshplan", "pp-split") } // the tools it calls
 //	func TestScripts(t *testing.T)   { apptest.Scripts(t) }                      // testdata/script/*.txtar
 //	func TestReadme(t *testing.T)    { apptest.Readme(t) }                       // the sh blocks of README.md
+//	func TestExamples(t *testing.T)  { apptest.Examples(t, tool()) }             // the examples of --help
 //
 // A main package cannot be imported, and a pipe needs processes, so Main builds the tools with `go build`, once
 // per test binary. Scripts are testscript's; the command `code N TOOL ARGS...` runs a tool that must exit with N,
@@ -18,10 +19,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"titan/tools/internal/app"
 )
 
 var update = flag.Bool("u", false, "rewrite the golden files of scripts")
@@ -98,10 +102,28 @@ func Readme(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for _, block := range blocks {
-		sh := exec.CommandContext(t.Context(), "sh", "-e", "-c", string(block[1]))
-		sh.Dir = dir
-		if out, err := sh.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", block[1], err, out)
+		sh(t, dir, string(block[1]))
+	}
+}
+
+// Examples runs the example of tool's --help in an empty folder, and there those of its verbs, which may use what it left;
+// not those of the verbs in but.
+func Examples(t *testing.T, tool app.Tool, but ...string) {
+	dir := t.TempDir()
+	sh(t, dir, tool.Example)
+	for _, v := range tool.Verbs {
+		if !slices.Contains(but, v.Name) {
+			sh(t, dir, v.Example)
 		}
+	}
+}
+
+// sh runs script in dir: as a person who types it sees it, a failure anywhere in a pipe is one.
+func sh(t *testing.T, dir, script string) {
+	t.Helper()
+	shell := exec.CommandContext(t.Context(), "bash", "-e", "-o", "pipefail", "-c", script)
+	shell.Dir = dir
+	if out, err := shell.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
 	}
 }
