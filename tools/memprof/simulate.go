@@ -1,11 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
 
@@ -51,17 +49,41 @@ func (f *simulateFlags) flags() []cli.Flag {
 		app.Bytes(&f.maxSplitSize, "with --policy: do not split blocks of `SIZE` or more", "max-split-size"),
 		app.Switch(&f.expandable, "with --policy: expandable segments", "expandable-segments"),
 		app.AtLeast(&f.runAhead, 0, "with --policy record-stream: a deferred free completes `N` allocations later (default: at the step's end)", "run-ahead"),
-		app.Text(&f.gpu, "with --policy record-stream: the host is as far ahead as of `GPU` (default: to the step's end); meshplan gpus lists them", "gpu"),
+		app.Text(&f.gpu, "as on a `GPU` of meshplan gpus (default: as on CPU ranks); with --policy record-stream: the host is as far ahead as of it (default: to the step's end)", "gpu"),
 		app.Within(&f.steps, 1, 1000, "with --policy: play `N` steps: each finds what the one before left in the cache", "steps"),
 		app.AtLeast(&f.rank, 0, "rank `N` alone (default: all)", "rank"),
 		app.Natural(&f.top, "list `N` holders", "top"),
-		app.Switch(&f.json, "with --policy or --requests: print one JSON object a rank", "json"),
+		app.Switch(&f.json, "print one JSON object a rank", "json"),
 		app.Switch(&f.eachLayer, "with --policy: tell the layers of the model apart", "each-layer"),
 		app.Texts(&f.requests, "no manifest: what the allocator makes of requests of `SIZE`, one after the other", "request"),
 	}
 }
 
+// check refuses a flag that changes nothing.
+func (f *simulateFlags) check(given func(string) bool) error {
+	requests, cached := len(f.requests) > 0, f.policy != ""
+	for _, r := range []struct {
+		when  bool
+		flags []string
+		why   string
+	}{
+		{requests, []string{"policy", "gpu", "run-ahead", "steps", "rank", "each-layer", "i"}, "has no effect on --request, which has no manifest and frees nothing: leave it out"},
+		{!requests && !cached, []string{"max-split-size", "expandable-segments", "run-ahead", "steps", "each-layer"}, "needs --policy: the planned arena is one block, the same in every step, and its table has every layer"},
+		{cached && f.policy != alloc.RecordStream.String(), []string{"gpu", "run-ahead"}, "needs --policy record-stream: under " + f.policy + " no free waits for another stream"},
+	} {
+		for _, flag := range r.flags {
+			if r.when && given(flag) {
+				return exit.Usage.Errorf("--%s %s", flag, r.why)
+			}
+		}
+	}
+	return nil
+}
+
 func (f *simulateFlags) run(e *app.Env) error {
+	if err := f.check(e.Given); err != nil {
+		return err
+	}
 	if len(f.requests) > 0 {
 		return f.runRequests(e)
 	}
@@ -95,26 +117,45 @@ func (f *simulateFlags) run(e *app.Env) error {
 }
 
 func (f *simulateFlags) rankReport(w io.Writer, rank int, prog *plan.Program) error {
-	if f.policy == "" {
-		return printArena(w, rank, prog, f.top)
-	}
-	prog.Rearrange() // as on a GPU
-	o := snapshot.Simulation{Config: f.config(), Steps: f.steps, RunAhead: f.runAhead}
+	var on *estimate.Machine
 	if f.gpu != "" {
 		m, err := estimate.FindMachine(f.gpu)
 		if err != nil {
 			return err
 		}
-		o.Pace = pace(m)
+		on = &m
+	}
+	if f.policy == "" {
+		return f.arena(w, rank, prog, on)
+	}
+	prog.Rearrange() // as on a GPU
+	o := snapshot.Simulation{Config: f.config(), Steps: f.steps, RunAhead: f.runAhead}
+	where := "GPUs"
+	if on != nil {
+		o.Pace, where = pace(on), on.Name
 	}
 	s, err := o.Run(prog)
 	if err != nil {
 		return err
 	}
 	if !f.json {
-		fmt.Fprintf(w, "rank %d under %s, ", rank, f.policy)
+		fmt.Fprintf(w, "rank %d under %s, as on %s, ", rank, f.policy, where)
 	}
 	return f.report(w, s)
+}
+
+// arena reports what rank holds where values have places in an arena: on CPU ranks, or on a GPU.
+func (f *simulateFlags) arena(w io.Writer, rank int, prog *plan.Program, on *estimate.Machine) error {
+	where := "CPU ranks"
+	if on != nil {
+		prog.ForGPU()
+		where = on.Name
+	}
+	r := newArenaReport(rank, where, prog)
+	if f.json {
+		return app.WriteJSON(w, r)
+	}
+	return r.print(w, f.top)
 }
 
 // launchSeconds is what it takes titan-run's host to give a step of a program memory and to put it on a stream: 13 ms for
@@ -122,7 +163,7 @@ func (f *simulateFlags) rankReport(w io.Writer, rank int, prog *plan.Program) er
 const launchSeconds, firstSeconds = 23e-6, 4.5e-3
 
 // pace is that of a machine whose kernels reach two thirds of its peaks.
-func pace(m estimate.Machine) *snapshot.Pace {
+func pace(m *estimate.Machine) *snapshot.Pace {
 	const share = 2. / 3
 	return &snapshot.Pace{FLOPS: share * m.BF16TFLOPS * 1e12, Memory: share * m.MemoryGBps * 1e9, Link: share * m.NodeGBps * 1e9, Host: launchSeconds, First: firstSeconds}
 }
@@ -173,32 +214,4 @@ func (f *simulateFlags) runRequests(e *app.Env) error {
 		return err
 	}
 	return f.report(e.Out, s)
-}
-
-// printArena writes the table of one rank: its totals, then who holds the activations at their peak.
-func printArena(w io.Writer, rank int, prog *plan.Program, top int) error {
-	u := plan.Measure(prog)
-	params := u.Fixed[plan.Param]
-	size := func(n int) string { return human(int64(n)) }
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "rank %d: %d steps, peak at step %d (%v)\n", rank, len(prog.Steps), u.PeakStep, prog.Steps[u.PeakStep].Action)
-	for _, row := range []struct {
-		name  string
-		bytes int
-	}{
-		{"params", params},
-		{"grads", u.Fixed[plan.Grad]},
-		{"optimizer", 2 * params},
-		{"constants", u.Fixed[plan.Const]},
-		{"activations, live at peak", u.PeakBytes},
-		{"activations, arena", prog.ArenaBytes},
-		{"total", 4*params + u.Fixed[plan.Const] + prog.ArenaBytes},
-	} {
-		fmt.Fprintf(t, "%s\t%s\t%d\t\n", row.name, size(row.bytes), row.bytes)
-	}
-	fmt.Fprintf(t, "held at peak by\t\t\t\n")
-	for _, h := range u.Holders[:min(top, len(u.Holders))] {
-		fmt.Fprintf(t, "%s\t%s\t%d\t\n", cmp.Or(h.FQN, "loss"), size(h.Bytes), h.Bytes)
-	}
-	return t.Flush()
 }
