@@ -125,6 +125,9 @@ func (r *run) findStep(c *manifest.Checkpoint) (dir string, step int, err error)
 		}
 		return "", 0, nil
 	}
+	if cause(err) != err {
+		err = exit.Input.Errorf("checkpoint.folder %s: %w: choose another with --checkpoint-dir", c.Folder, cause(err))
+	}
 	if r.evaluating || !r.saves() {
 		return s.Dir, s.Number, err
 	}

@@ -124,7 +124,10 @@ func prepare(ctx context.Context, m *manifest.Manifest, o Options) (*run, error)
 	if err != nil {
 		return nil, err
 	}
-	if r.train, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential); err == nil {
+	if err = r.checkFolders(); err == nil {
+		r.train, err = r.openData(ctx, m.Data.Paths, m.Data.Exclude, !m.Data.Sequential)
+	}
+	if err == nil {
 		err = r.checkResume()
 	}
 	if err == nil && len(m.Data.ValidationPaths) > 0 && m.Data.ValidationInterval > 0 {

@@ -38,6 +38,11 @@ func benchVerb() app.Verb {
 			if path == "" {
 				return exit.Usage.Errorf("nowhere to write: name a file with --hardware FILE, or - for stdout")
 			}
+			if launch, err := comm.Launched(os.Getenv); err == nil && launch.Rank == 0 && path != "-" {
+				if err := app.CheckFile("--hardware", path); err != nil {
+					return err
+				}
+			}
 			o.Log, o.Comm = e.Log, comm.Options{Timeout: time.Minute, Log: e.Log}
 			m, err := measured(ctx, e, o, ranks)
 			if err != nil || m == nil {

@@ -194,6 +194,19 @@ func (f *flags) checkData(given func(flag string) bool, d *manifest.Data) error 
 	return nil
 }
 
+// checkFiles makes sure, where nothing is to be written, that what a run opens as it starts could be.
+func (f *flags) checkFiles() error {
+	for flag, path := range map[string]string{"--metrics": f.metrics, "--trace-memory": f.traceMemory} {
+		if path == "" || path == "-" {
+			continue
+		}
+		if err := app.CheckFile(flag, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	if err := f.join(e); err != nil {
 		return err
@@ -213,6 +226,9 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	f.options.Log, f.options.Console = e.Log, e.Console()
 	f.options.InitTimeout, f.options.CommTimeout = time.Duration(f.initSeconds)*time.Second, time.Duration(f.seconds)*time.Second
 	if f.dryRun {
+		if err := f.checkFiles(); err != nil {
+			return err
+		}
 		return train.DryRun(ctx, m, f.options, f.options.Console, e.Explain)
 	}
 	if f.metrics == "-" {
@@ -220,7 +236,7 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 	} else if f.metrics != "" {
 		file, err := os.OpenFile(f.metrics, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 		if err != nil {
-			return fmt.Errorf("metrics: %w", err)
+			return fmt.Errorf("--metrics: %w", err)
 		}
 		defer file.Close()
 		f.options.Metrics = file

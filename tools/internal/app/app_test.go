@@ -391,3 +391,25 @@ func TestRoffPrintsTextAsItIs(t *testing.T) {
 	require.Contains(t, string(out), "--tp N, --tensor-parallel N")
 	require.Contains(t, string(out), "fake --tp 2 | other")
 }
+
+// What CheckFile lets pass WriteFile can write, and a try leaves nothing.
+func TestCheckFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out")
+	require.NoError(t, CheckFile("-o", path))
+	require.NoError(t, CheckFile("-o", "/dev/full"))
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+	require.NoError(t, os.WriteFile(path, nil, 0o644))
+	for bad, why := range map[string]string{
+		"/proc/x":                  "-o /proc/x: no such file or directory",
+		dir:                        "-o " + dir + ": it is a folder: name a file",
+		filepath.Join(path, "x"):   "-o " + path + "/x: " + path + " is not a folder",
+		filepath.Join(dir, "no/x"): "-o " + dir + "/no/x: " + dir + "/no is not a folder",
+	} {
+		err := CheckFile("-o", bad)
+		require.EqualError(t, err, why)
+		require.Equal(t, int(exit.Input), exit.Code(err))
+	}
+}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -155,11 +154,7 @@ func (e *Env) CheckOut() error {
 	if e.OutFile() == "" {
 		return nil
 	}
-	dir := filepath.Dir(e.OutFile())
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return exit.Input.Errorf("-o %s: %s is not a folder", e.OutFile(), dir)
-	}
-	return nil
+	return CheckFile("-o", e.OutFile())
 }
 
 // WriteManifest writes m to the file that -o names, or to stdout.

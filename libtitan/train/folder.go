@@ -1,0 +1,59 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"titan/libtitan/exit"
+)
+
+// checkFolders makes sure, before what is learnt can be lost, that the folders of the run can be written in.
+func (r *run) checkFolders() error {
+	if r.left.Step >= r.job.Manifest.Training.Steps {
+		return nil // nothing will be
+	}
+	if r.saves() {
+		folder := r.job.Manifest.Checkpoint.Folder
+		if err := writable(folder); err != nil {
+			return exit.Input.Errorf("checkpoint.folder %s: %w: choose another with --checkpoint-dir", folder, err)
+		}
+	}
+	if r.TensorBoard != "" {
+		if err := writable(r.TensorBoard); err != nil {
+			return exit.Input.Errorf("--tensorboard %s: %w", r.TensorBoard, err)
+		}
+	}
+	return nil
+}
+
+// writable tries whether a folder, or the nearest above it that is there, can be written in. It leaves nothing.
+func writable(folder string) error {
+	dir := filepath.Clean(folder)
+	info, err := os.Stat(dir)
+	for err != nil && dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+		info, err = os.Stat(dir)
+	}
+	switch {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%s is no folder", dir)
+	}
+	f, err := os.CreateTemp(dir, ".titan-*")
+	if err != nil {
+		return fmt.Errorf("nothing can be made in %s: %w", dir, cause(err))
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// cause is why a file call failed, without the name that it was called with.
+func cause(err error) error {
+	var at *os.PathError
+	if errors.As(err, &at) {
+		return at.Err
+	}
+	return err
+}

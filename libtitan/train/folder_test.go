@@ -1,0 +1,48 @@
+package train
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
+)
+
+// A folder that cannot be written in is refused before the first step, by a dry run too, and a try leaves nothing.
+func TestFoldersAreTriedBeforeTheFirstStep(t *testing.T) {
+	dir, data := t.TempDir(), numbers(t)
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	for folder, why := range map[string]string{
+		"/proc/x/y":                  "nothing can be made in /proc: no such file or directory",
+		file:                         file,
+		filepath.Join(file, "x"):     file,
+		filepath.Join(file, "x/y/z"): file,
+	} {
+		m := savingJob(t, data, 3, manifest.Checkpoint{Folder: folder})
+		stepped := false
+		o := quiet()
+		o.Progress = func(int64) { stepped = true }
+		err := Run(context.Background(), m, o)
+		require.ErrorContains(t, err, why)
+		require.Equal(t, int(exit.Input), exit.Code(err))
+		require.EqualError(t, DryRun(context.Background(), m, quiet(), o.Console, o.Console), err.Error())
+		require.False(t, stepped)
+	}
+	require.NoError(t, writable(filepath.Join(dir, "a/b/c")))
+	require.Equal(t, []string{"file"}, stepFolders(t, dir))
+}
+
+// A folder without permission to write refuses all but root.
+func TestFolderWithoutPermission(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may write anywhere")
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o555))
+	require.ErrorContains(t, writable(filepath.Join(dir, "x")), "nothing can be made in "+dir+": permission denied")
+}
