@@ -1,6 +1,7 @@
 package parallel
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -99,4 +100,61 @@ func checkOverlap(t *testing.T, recipe string) {
 			require.True(t, apart, "%s and %s share memory", a.FQN, b.FQN)
 		}
 	}
+}
+
+// However early a gather comes, every step reads what the same steps made as before: also where all is gathered once a step, as
+// with reshard_after_forward never and in pipelines.
+func TestOverlapKeepsWhatStepsRead(t *testing.T) {
+	for _, recipe := range []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"} {
+		for _, c := range []struct {
+			dims    manifest.MeshDims
+			reshard string
+		}{
+			{manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1, EP: 1}, "always"},
+			{manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1, EP: 1}, "never"},
+			{manifest.MeshDims{PP: 1, DPReplicate: 2, DPShard: 2, CP: 1, TP: 2, EP: 1}, "never"},
+			{manifest.MeshDims{PP: 2, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1, EP: 1}, "default"},
+		} {
+			m := compiledJob(t, 4, manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1, EP: 1}).Manifest
+			m.Mesh.Dims, m.Mesh.WorldSize, m.Mesh.ReshardAfterForward = c.dims, c.dims.PP*c.dims.DPReplicate*c.dims.DPShard*c.dims.TP, c.reshard
+			m.Training.LocalBatchSize = 8 / (c.dims.DPReplicate * c.dims.DPShard)
+			m.Float8, m.Compile.Enable = manifest.NewFloat8(recipe), false
+			if all := pipeline.Modules(4); c.dims.PP == 2 {
+				m.Pipeline = &manifest.Pipeline{Schedule: "1F1B", NumMicrobatches: 4, Stages: []manifest.Stage{{FQNs: all[:3]}, {Stage: 1, PPRank: 1, FQNs: all[3:]}}}
+			}
+			m.Derive()
+			j, err := New(m)
+			require.NoError(t, err)
+			for rank := range j.NumRanks() {
+				p, err := j.Program(rank)
+				require.NoError(t, err)
+				before := makers(p)
+				p.Overlap()
+				require.Equal(t, before, makers(p), "%s, %+v, rank %d", recipe, c, rank)
+			}
+		}
+	}
+}
+
+// makers is, for each step, those that made what it reads, in order; "" for what is there from the start.
+func makers(p *plan.Program) map[string][]string {
+	made, times, out := map[*plan.Slot]string{}, map[string]int{}, map[string][]string{}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		name := fmt.Sprint(s, s.Action)
+		times[name]++
+		name = fmt.Sprint(name, " no. ", times[name])
+		for _, in := range s.In {
+			out[name] = append(out[name], made[in.Root()])
+		}
+		for k, o := range s.Out {
+			if len(s.Add) > k && s.Add[k] {
+				out[name] = append(out[name], made[o.Root()])
+			}
+		}
+		for _, o := range s.Out {
+			made[o.Root()] = name
+		}
+	}
+	return out
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Overlap orders steps so that FSDP's moves can run beside what is computed. Each gather of parameters is made where the
-// one before it is, a unit early. Each reduction begins beside attention or, where a peer is waited for, beside that:
+// one before it is, a unit early, or once what it reads is made. Each reduction begins beside attention or, where a peer is waited for, beside that:
 // products hold every multiprocessor until they end, and one that finds some taken takes as long again, where attention's
 // short blocks go around. What a reduction leaves is added to the gradients where the next reduction is made. These moves are
 // Aside; what they read lives until their results are used. It costs the memory of one or two more units of each.
@@ -16,6 +16,10 @@ func (p *Program) Overlap() {
 	p.roomsOnDevice()
 	gathers := p.markAside()
 	o := overlap{steps: make([]Step, 0, len(p.Steps))}
+	after := map[int]int{} // gathers by the step that they come after
+	for k := range len(gathers) - 1 {
+		after[max(gathers[k], p.lastMaker(gathers[k+1]))] = gathers[k+1]
+	}
 	for i := 0; i < len(p.Steps); i++ {
 		at := slices.Index(gathers, i)
 		switch s := &p.Steps[i]; {
@@ -33,13 +37,25 @@ func (p *Program) Overlap() {
 		if at <= 0 {
 			o.steps = append(o.steps, p.Steps[i])
 		}
-		if at >= 0 && at+1 < len(gathers) {
-			o.steps = append(o.steps, p.Steps[gathers[at+1]])
+		if g, ok := after[i]; ok {
+			o.steps = append(o.steps, p.Steps[g])
 		}
 	}
 	o.begin()
 	p.Steps = append(o.steps, o.late...)
 	p.relive()
+}
+
+// lastMaker is the last step before step i that makes something it reads; -1: none does.
+func (p *Program) lastMaker(i int) int {
+	for j := i - 1; j >= 0; j-- {
+		if slices.ContainsFunc(p.Steps[j].Out, func(o *Slot) bool {
+			return slices.ContainsFunc(p.Steps[i].In, func(in *Slot) bool { return in.Root() == o.Root() })
+		}) {
+			return j
+		}
+	}
+	return -1
 }
 
 // overlap is steps in a new order: a reduction that has not begun, with what adds up its results, and those of the one
