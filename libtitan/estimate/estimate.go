@@ -56,6 +56,7 @@ type Stage struct {
 // Estimate is the prediction of a job.
 type Estimate struct {
 	Ranks                 []Memory // by pp rank
+	Planned               bool     // Ranks are what a plan of titan-run takes, not what PyTorch's allocator would
 	PeakBytes             int64    // the largest of theirs
 	StepSeconds           float64
 	TokensPerSecondPerGPU float64
@@ -66,6 +67,24 @@ type Estimate struct {
 
 // Of predicts j on m. The job must be one that [FromManifest] made of a valid manifest, or a plan of [Search].
 func Of(j *Job, m *Machine) (*Estimate, error) { return newClock(m).estimate(j) }
+
+// Plan takes ranks, of a plan that titan-run lays out, for the memory.
+func (e *Estimate) Plan(ranks []Memory) {
+	e.Ranks, e.Planned, e.PeakBytes = ranks, true, 0
+	for _, r := range ranks {
+		e.PeakBytes = max(e.PeakBytes, r.PeakBytes)
+	}
+}
+
+// Miss is by how many bytes the fullest pipeline rank misses a GPU of capacity bytes; 0 or less where all fit.
+func (e *Estimate) Miss(capacity int64) (rank int, bytes int64) {
+	for i, r := range e.Ranks {
+		if miss := r.PeakBytes - capacity; i == 0 || miss > bytes {
+			rank, bytes = r.PPRank, miss
+		}
+	}
+	return rank, bytes
+}
 
 func (c *clock) estimate(j *Job) (*Estimate, error) {
 	e := &Estimate{}

@@ -12,7 +12,7 @@ import (
 func (e *Estimate) Section(j *Job, m *Machine) *manifest.Estimate {
 	s := &manifest.Estimate{
 		GPU: m.Name, PeakBytes: e.PeakBytes, StepSeconds: sixDigits(e.StepSeconds),
-		TokensPerSecondPerGPU: sixDigits(e.TokensPerSecondPerGPU), MFU: sixDigits(e.MFU), Bubble: sixDigits(e.Bubble), ComputedFrom: j.sources(m),
+		TokensPerSecondPerGPU: sixDigits(e.TokensPerSecondPerGPU), MFU: sixDigits(e.MFU), Bubble: sixDigits(e.Bubble), ComputedFrom: append(j.sources(m), "software: "+m.As(e.Planned)),
 	}
 	for _, r := range e.Ranks {
 		s.Ranks = append(s.Ranks, manifest.EstimateRank{PPRank: r.PPRank, ParamsBytes: r.Params, GradsBytes: r.Grads, OptimizerBytes: r.Optimizer, ActivationsBytes: r.Activations,

@@ -13,6 +13,19 @@ type Software struct {
 // Runtimes are the known ones, the default first.
 func Runtimes() []string { return []string{"torchtitan", "titan"} }
 
+// As says in a line whose time and memory an estimate on m is. planned: its memory is that of a plan which titan-run lays out.
+func (m *Machine) As(planned bool) string {
+	switch titan := m.Software.Runtime == "titan"; {
+	case titan && planned:
+		return "as titan-run runs it; --software torchtitan for torchtitan"
+	case titan:
+		return "time as titan-run runs it, memory as torchtitan takes it"
+	case planned:
+		return "time as torchtitan runs it, memory as titan-run lays it out"
+	}
+	return "as torchtitan runs it; --software titan for titan-run"
+}
+
 // costs is what software adds to physics. Bytes are of device memory.
 type costs struct {
 	stream      float64 // share of the peak that AdamW, clipping and copies reach

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"strings"
 
 	"titan/libtitan/estimate"
 	"titan/libtitan/exit"
@@ -13,6 +16,25 @@ import (
 // planOnly reports whether titan-run does not run j, whatever else is right with m.
 func planOnly(j *estimate.Job, m *manifest.Manifest) bool {
 	return j.AsyncTP || parallel.Runnable(m) != nil
+}
+
+// tellMiss warns that j does not fit, and of what would help.
+func tellMiss(log *slog.Logger, j *estimate.Job, e *estimate.Estimate, on *estimate.Machine) {
+	rank, miss := e.Miss(on.MemoryBytes)
+	if miss <= 0 {
+		return
+	}
+	help := []string{"more ranks (--dp-shard, --tp, --pp)"}
+	for _, h := range []struct {
+		helps bool
+		flag  string
+	}{{j.AC.Mode != "full", "--ac full"}, {j.Rows > 1, "fewer rows (--local-batch-size)"}, {j.Compute == "float32", "--dtype bfloat16"}} {
+		if h.helps {
+			help = append(help, h.flag)
+		}
+	}
+	log.Warn(fmt.Sprintf("does not fit: misses the %.2f GiB of %s by %.2f GiB on pp rank %d: give meshplan %s",
+		float64(on.MemoryBytes)/gib, on.Name, float64(miss)/gib, rank, strings.Join(help, ", or ")))
 }
 
 // estimateVerb predicts a given manifest.
@@ -47,15 +69,15 @@ func estimateVerb() app.Verb {
 				return exit.Input.Wrap(err)
 			}
 			if memory == "titan" || memory == "" && on.Software.Runtime == "titan" && !planOnly(j, m) {
-				if p.Ranks, err = arenas(m, !on.Shared()); err != nil {
+				ranks, err := arenas(m, !on.Shared())
+				if err != nil {
 					return err
 				}
-				p.PeakBytes = 0
-				for _, r := range p.Ranks {
-					p.PeakBytes = max(p.PeakBytes, r.PeakBytes)
-				}
+				p.Plan(ranks)
 			}
+			fmt.Fprintln(e.Explain, on.As(p.Planned))
 			explainEstimate(e.Explain, p, on.MemoryBytes)
+			tellMiss(e.Log, j, p, &on)
 			m.Estimate = p.Section(j, &on)
 			m.Estimate.PlanOnly = planOnly(j, m)
 			return e.WriteManifest(m)

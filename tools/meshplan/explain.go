@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -49,7 +50,7 @@ func explainSearch(w io.Writer, f *estimate.Found, s *estimate.Space) {
 	if f.Meshes == 1 {
 		meshes = "mesh"
 	}
-	fmt.Fprintf(w, "%s legal %s of %s on %s, %.1f GiB a GPU\n", app.Grouped(int64(f.Meshes)), meshes, manifest.Counted(s.World, "rank"), s.Machine.Name, float64(f.Capacity)/gib)
+	fmt.Fprintf(w, "%s legal %s of %s on %s, %.1f GiB a GPU, %s\n", app.Grouped(int64(f.Meshes)), meshes, manifest.Counted(s.World, "rank"), s.Machine.Name, float64(f.Capacity)/gib, s.Machine.As(false))
 	t := app.Table(w)
 	defer t.Flush()
 	if f.Plans != nil {
@@ -68,25 +69,45 @@ func explainSearch(w io.Writer, f *estimate.Found, s *estimate.Space) {
 	}
 }
 
-// losesBy says how much slower p is than best, and what costs most of it a token.
+// numParts is how many parts of a loss are told.
+const numParts = 3
+
+// losesBy says how much slower p is than best a token, in percent of best's step, and in which parts: the largest by name,
+// losses and gains, then the others together. They add up to the last digit.
 func losesBy(p, best estimate.Plan) string {
-	slower := best.Estimate.TokensPerSecondPerGPU/p.Estimate.TokensPerSecondPerGPU - 1
-	ours, theirs := p.Estimate.Seconds(), best.Estimate.Seconds()
 	scale := p.Job.StepTokens() / best.Job.StepTokens()
-	for i := range ours {
-		ours[i].Seconds = (ours[i].Seconds/scale - theirs[i].Seconds) / best.Estimate.StepSeconds
+	hundredths := func(ours, theirs float64) int { // of a percent
+		return int(math.Round(1e4 * (ours/scale - theirs) / best.Estimate.StepSeconds))
 	}
-	slices.SortStableFunc(ours, func(a, b manifest.EstimateSeconds) int { return cmp.Compare(b.Seconds, a.Seconds) })
-	words := fmt.Sprintf("%.2f%% slower", 100*slower)
-	if slower < 5e-5 {
+	slower := hundredths(p.Estimate.StepSeconds, best.Estimate.StepSeconds)
+	words := fmt.Sprintf("%.2f%% slower", float64(slower)/100)
+	if slower == 0 {
 		words = fmt.Sprintf("as fast, %.2f GiB more", float64(p.Estimate.PeakBytes-best.Estimate.PeakBytes)/gib)
 	}
-	for i, part := range ours[:2] {
-		if part.Seconds >= 1e-4 {
-			words += fmt.Sprintf("%s %s +%.2f%%", []string{":", ","}[i], part.Part, 100*part.Seconds)
+	type part struct {
+		name string
+		loss int
+	}
+	var parts []part
+	theirs := best.Estimate.Seconds()
+	for i, s := range p.Estimate.Seconds() {
+		parts = append(parts, part{s.Part, hundredths(s.Seconds, theirs[i].Seconds)})
+	}
+	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(max(b.loss, -b.loss), max(a.loss, -a.loss)) })
+	others := slower
+	for _, told := range parts[:numParts] {
+		others -= told.loss
+	}
+	var list []string
+	for _, told := range append(parts[:numParts:numParts], part{"others", others}) {
+		if told.loss != 0 {
+			list = append(list, fmt.Sprintf("%s %+.2f%%", told.name, float64(told.loss)/100))
 		}
 	}
-	return words
+	if list == nil {
+		return words
+	}
+	return words + ": " + strings.Join(list, ", ")
 }
 
 // explainEstimate prints where a plan's memory and time go.

@@ -29,7 +29,7 @@ func search(ctx context.Context, e *app.Env, o *options) error {
 	explainSearch(e.Explain, found, space)
 	defer explainRejected(e.Explain, found.Rejected)
 	if found.Plans == nil {
-		return none(found, space)
+		return o.none(found, space)
 	}
 	var jobs []*manifest.Manifest
 	for _, p := range found.Plans {
@@ -194,7 +194,7 @@ func (o *options) alsoGiven(flags ...string) func(string) bool {
 }
 
 // none says why there is no plan: what was asked for contradicts itself, as [manifest.Validate] would say of it, or it does not fit.
-func none(f *estimate.Found, s *estimate.Space) error {
+func (o *options) none(f *estimate.Found, s *estimate.Space) error {
 	if f.Misses == nil {
 		var why []string
 		for i, r := range f.Rejected {
@@ -211,5 +211,9 @@ func none(f *estimate.Found, s *estimate.Space) error {
 		miss := p.Estimate.PeakBytes - f.Capacity
 		near = append(near, fmt.Sprintf("%s misses by %.2f GiB (%d bytes)", brief(p.Job), float64(miss)/gib, miss))
 	}
-	return exit.No.Errorf("no plan fits the %.2f GiB of a GPU (%d bytes): %s", float64(f.Capacity)/gib, f.Capacity, strings.Join(near, "; "))
+	hint := ""
+	if !o.given("world-size") {
+		hint = fmt.Sprintf("; without --world-size it plans for %s: give it, as in --world-size %d", manifest.Counted(s.World, "rank"), 8*s.World)
+	}
+	return exit.No.Errorf("no plan fits the %.2f GiB of a GPU (%d bytes): %s%s", float64(f.Capacity)/gib, f.Capacity, strings.Join(near, "; "), hint)
 }
