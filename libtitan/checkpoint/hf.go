@@ -157,26 +157,35 @@ func readConfig(dir string) (*llama3.Config, error) {
 	return &c, nil
 }
 
-// misfits is one error for every tensor that is missing, unknown or of another shape.
+// misfits is one error for what is missing, unknown or of another shape.
 func (v *view) misfits(want, got map[string][]int64) error {
-	var why []string
+	var why, missing, unknown []string
 	for _, fqn := range slices.Sorted(maps.Keys(want)) {
 		switch shape, ok := got[fqn]; {
 		case !ok:
-			why = append(why, "missing: "+fqn)
+			missing = append(missing, fqn)
 		case !slices.Equal(shape, want[fqn]):
-			why = append(why, fmt.Sprintf("%s is %v and %v in the model", fqn, shape, want[fqn]))
+			why = append(why, fmt.Sprintf("%s has shape %v, the model's %v", fqn, shape, want[fqn]))
 		}
 	}
 	for _, fqn := range slices.Sorted(maps.Keys(got)) {
 		if want[fqn] == nil {
-			why = append(why, "not in the model: "+fqn)
+			unknown = append(unknown, fqn)
 		}
+	}
+	if len(why) > 3 {
+		why = []string{firstBy("; ", 3, why)}
+	}
+	if len(missing) > 0 {
+		why = append(why, "missing: "+first(3, missing))
+	}
+	if len(unknown) > 0 {
+		why = append(why, "not in the model: "+first(3, unknown))
 	}
 	if len(why) == 0 {
 		return nil
 	}
-	return v.errorf("it does not fit the model: %s", strings.Join(why[:min(len(why), 10)], "; "))
+	return v.errorf("it does not fit the model: %s: name the model that it is of with --model or --manifest", strings.Join(why, "; "))
 }
 
 // sameTensor refuses a tied head that is not the embedding: leaving it out would lose it.

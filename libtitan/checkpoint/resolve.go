@@ -18,8 +18,8 @@ type Want struct {
 }
 
 // Resolve finds for each wanted name the stored one: the same, or one that differs by wrapper parts (_orig_mod,
-// _checkpoint_wrapped_module, module) or by torchtitan's other spellings. One error tells of everything that is missing
-// or has another shape. Notes tell what a person should know of a checkpoint that does load: values that will be
+// _checkpoint_wrapped_module, module) or by torchtitan's other spellings. One error tells of what is missing
+// or has another shape: of the first of them, and how many more there are. Notes tell what a person should know of a checkpoint that does load: values that will be
 // narrowed, a rotary table that is not needed.
 func Resolve(src Source, want []Want) (stored map[string]string, notes []string, err error) {
 	m := newMatcher(want)
@@ -73,30 +73,33 @@ func (m *matcher) add(it Item) {
 	}
 }
 
-// err is one error for all that does not fit.
+// err is one error for what does not fit.
 func (m *matcher) err() error {
 	if len(m.stored) == 0 && len(m.want) > 0 {
 		return fmt.Errorf("none of the %d names that the model wants is there: it wants %s, the checkpoint has %s",
 			len(m.want), first(3, wantedNames(m.want)), first(3, m.unasked))
 	}
 	why := slices.Clone(m.clashes)
-	var missing []string
+	var shapes, missing []string
 	for _, w := range m.want {
 		it, ok := m.items[w.FQN]
 		switch {
 		case !ok:
 			missing = append(missing, w.FQN)
 		case it.misfit(w) != "":
-			why = append(why, it.misfit(w))
+			shapes = append(shapes, it.misfit(w))
 		}
 	}
+	if len(shapes) > 0 {
+		why = append(why, firstBy("; ", 3, shapes))
+	}
 	if len(missing) > 0 {
-		why = append(why, "missing: "+strings.Join(missing, ", "))
+		why = append(why, "missing: "+first(3, missing))
 	}
 	if len(why) == 0 {
 		return nil
 	}
-	return fmt.Errorf("it does not fit the model: %s", strings.Join(why, "; "))
+	return fmt.Errorf("it does not fit the model: %s", firstBy("; ", 3, why))
 }
 
 // misfit says how a stored item differs from what is wanted, or "".
@@ -105,9 +108,9 @@ func (it Item) misfit(w Want) string {
 	case (it.Kind == KindTensor) != (w.DType != dtype.Invalid):
 		return fmt.Sprintf("%s is of kind %s", it.FQN, it.Kind)
 	case it.Kind == KindTensor && !slices.Equal(it.Shape, w.Shape):
-		return fmt.Sprintf("%s is %v in the checkpoint and %v in the model", it.FQN, it.Shape, w.Shape)
+		return fmt.Sprintf("%s has shape %v, the model's %v", it.FQN, it.Shape, w.Shape)
 	case it.DType != w.DType && !(it.DType.IsFloat() && w.DType.IsFloat()):
-		return fmt.Sprintf("%s is %s in the checkpoint and %s in the model", it.FQN, it.DType, w.DType)
+		return fmt.Sprintf("%s is %s, the model's %s", it.FQN, it.DType, w.DType)
 	}
 	return ""
 }
@@ -139,12 +142,15 @@ func wantedNames(want []Want) []string {
 }
 
 // first joins the first n names, and says how many follow.
-func first(n int, names []string) string {
+func first(n int, names []string) string { return firstBy(", ", n, names) }
+
+// firstBy is first with what stands between two.
+func firstBy(between string, n int, names []string) string {
 	switch {
 	case len(names) == 0:
 		return "nothing"
 	case len(names) <= n:
-		return strings.Join(names, ", ")
+		return strings.Join(names, between)
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:n], ", "), len(names)-n)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:n], between), len(names)-n)
 }

@@ -87,14 +87,14 @@ func TestResolveUnderstandsOtherNames(t *testing.T) {
 	require.Equal(t, []string{"freqs_cis is not read: the rotary table is computed"}, notes)
 }
 
-func TestResolveTellsEverythingAtOnce(t *testing.T) {
+func TestResolveTellsOfWhatDoesNotFitAtOnce(t *testing.T) {
 	r := reader(tensorItemOf("tok_embeddings.weight", 256, 64), tensorItemOf("output.weight", 256, 64), tensorItemOf("norm.weight", 64),
 		Item{FQN: "count", Kind: KindTensor, DType: dtype.Int64}, tensorItemOf("same", 8, 4))
 	_, _, err := Resolve(r, []Want{wantOf("tok_embeddings.weight", 259, 64), wantOf("lm_head.weight", 259, 64), wantOf("norm.weight", 64),
 		wantOf("count"), wantOf("same", 4, 8), wantOf("layers.0.ffn_norm.weight", 64), {FQN: "norm.weight.lr"}})
-	require.EqualError(t, err, "checkpoint ck: it does not fit the model: tok_embeddings.weight is [256 64] in the checkpoint and [259 64] in the model; "+
-		"output.weight is [256 64] in the checkpoint and [259 64] in the model; count is int64 in the checkpoint and float32 in the model; "+
-		"same is [8 4] in the checkpoint and [4 8] in the model; missing: layers.0.ffn_norm.weight, norm.weight.lr")
+	require.EqualError(t, err, "checkpoint ck: it does not fit the model: tok_embeddings.weight has shape [256 64], the model's [259 64]; "+
+		"output.weight has shape [256 64], the model's [259 64]; count is int64, the model's float32 and 1 more; "+
+		"missing: layers.0.ffn_norm.weight, norm.weight.lr")
 	require.Equal(t, int(exit.Input), exit.Code(err))
 }
 

@@ -148,8 +148,12 @@ func (r *run) fitsModel(dir string) error {
 	}
 	var notes []string
 	var err error
+	fix := "name weights of this model, or plan for the model that they are of"
+	if r.found {
+		fix = "choose another --checkpoint-dir, or go on with the manifest that it was trained with"
+	}
 	if r.stored, notes, err = checkpoint.Resolve(r.from, want); err != nil {
-		return err
+		return fmt.Errorf("%w: %s", err, fix)
 	}
 	for _, n := range notes {
 		r.Log.Info(n)
@@ -165,7 +169,7 @@ func (r *run) fitsModel(dir string) error {
 		}
 	}
 	if len(extra) > 0 {
-		return exit.Input.Errorf("checkpoint %s: it holds %d tensors that the model has no place for: %s: another model's?", dir, len(extra), strings.Join(extra[:min(3, len(extra))], ", "))
+		return exit.Input.Errorf("checkpoint %s: it holds %d tensors that the model has no place for: %s: %s", dir, len(extra), strings.Join(extra[:min(3, len(extra))], ", "), fix)
 	}
 	return nil
 }
