@@ -18,11 +18,11 @@ func convertVerb() app.Verb {
 		Usage:   "write a checkpoint in another format: dcp, safetensors, hf (Hugging Face's names) or torch (a .pt)",
 		Example: "ckpt-shard convert ckpt/step-10 exported --to hf --dtype bf16",
 		Flags: append(append(by.flags(), moveFlags(&o.MoveOptions)...),
-			app.Text(&to, "`FORMAT` to write: dcp, safetensors, hf, torch", "to"),
+			app.Named(&to, []string{"dcp", "safetensors", "hf", "torch"}, "`FORMAT` to write: dcp, safetensors, hf, torch", "to"),
 			app.Text(&dtype, "cast the model's floating tensors to `TYPE`, to nearest even", "dtype"),
 			app.Bytes(&o.MaxShard, "bytes of tensors in a safetensors file, at most", "max-shard-size", "max-shard"),
-			app.Text(&compress, "compress a DCP folder's items: `zstd`", "compress"),
-			app.Text(&model, "the model's dimensions: a `NAME` from meshplan models, or a config.json", "model")),
+			app.Named(&compress, []string{"zstd"}, "compress a DCP folder's items: `zstd`", "compress"),
+			app.Model(&model, "the model's dimensions: a name from meshplan models, or a config.json `FILE`", "model")),
 		Run: func(ctx context.Context, e *app.Env) error {
 			if to == "" {
 				return exit.Usage.Errorf("give --to: dcp, safetensors, hf or torch")

@@ -21,7 +21,7 @@ func extractVerb() app.Verb {
 			app.Text(&part.Glob, "take the names that the `PATTERN` fits", "fqn", "glob"),
 			app.Text(&stage, "take the modules of stage `K` of the manifest", "stage"),
 			app.Text(&manifestPath, "the manifest `FILE` that has the stages", "manifest", "m"),
-			app.Text(&only, "take the `PART`: model", "only")),
+			app.Named(&only, []string{"model"}, "take the `PART`: model", "only")),
 		Run: func(ctx context.Context, e *app.Env) error {
 			if part.Glob+stage+only == "" {
 				return exit.Usage.Errorf("give --fqn, --stage or --only")

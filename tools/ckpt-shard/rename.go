@@ -17,7 +17,7 @@ func renameVerb() app.Verb {
 		Example: "ckpt-shard rename ckpt/step-10 for-head --to torchtitan-head",
 		Flags: append(moveFlags(&o),
 			app.Text(&mapPath, "a `FILE` of names: a JSON object {old: new}, or a line OLD NEW for each", "map"),
-			app.Text(&to, "spell the names as `WHO` does: titan, torchtitan-0.2, torchtitan-head", "to")),
+			app.Named(&to, []string{"titan", "torchtitan-0.2", "torchtitan-head"}, "spell the names as `WHO` does: titan, torchtitan-0.2, torchtitan-head", "to")),
 		Run: func(ctx context.Context, e *app.Env) error {
 			if (mapPath == "") == (to == "") {
 				return exit.Usage.Errorf("give --map or --to")

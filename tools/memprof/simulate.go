@@ -49,7 +49,7 @@ func (f *simulateFlags) flags() []cli.Flag {
 		app.Bytes(&f.maxSplitSize, "with --policy: do not split blocks of `SIZE` or more", "max-split-size"),
 		app.Switch(&f.expandable, "with --policy: expandable segments", "expandable-segments"),
 		app.AtLeast(&f.runAhead, 0, "with --policy record-stream: a deferred free completes `N` allocations later (default: at the step's end)", "run-ahead"),
-		app.Text(&f.gpu, "as on a `GPU` of meshplan gpus (default: as on CPU ranks); with --policy record-stream: the host is as far ahead as of it (default: to the step's end)", "gpu"),
+		app.GPU(&f.gpu, "as on a `GPU` of meshplan gpus (default: as on CPU ranks); with --policy record-stream: the host is as far ahead as of it (default: to the step's end)"),
 		app.Within(&f.steps, 1, 1000, "with --policy: play `N` steps: each finds what the one before left in the cache", "steps"),
 		app.AtLeast(&f.rank, 0, "rank `N` alone (default: all)", "rank"),
 		app.Natural(&f.top, "list `N` holders", "top"),

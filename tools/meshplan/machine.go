@@ -27,7 +27,7 @@ type opener func(path string) (io.ReadCloser, error)
 
 func (h *machine) flags() []cli.Flag {
 	return []cli.Flag{
-		app.Text(&h.gpu, "a `NAME` from meshplan gpus", "gpu"),
+		app.GPU(&h.gpu, "a `NAME` from meshplan gpus"),
 		app.Text(&h.hardware, "describe the GPU and its links by `FILE`, as titan-run bench writes it, or a JSON object as meshplan gpus --json prints them", "hardware"),
 		app.Choice(&h.software, estimate.Runtimes(), "whose kernels and steps are timed (default: the hardware's, else torchtitan)", "software"),
 		app.Bytes(&h.memory, "memory of a GPU that the job may take (default: the GPU's)", "memory"),

@@ -79,7 +79,7 @@ func (f *flags) job() []cli.Flag {
 	return []cli.Flag{
 		app.Texts(&f.paths, "learn from `FILE`, folder or glob (repeatable; ** is any depth)", "data"),
 		app.Texts(&f.exclude, "leave out what `GLOB` matches (repeatable)", "exclude"),
-		app.Text(&f.data.Tokenizer, "byte, or a Hugging Face tokenizer.json `FILE`", "tokenizer"),
+		app.Named(&f.data.Tokenizer, []string{"byte"}, "byte, or a Hugging Face tokenizer.json `FILE`", "tokenizer"),
 		app.DType(&f.dtype, []string{"float32", "bfloat16"}, "type computed in", "dtype"),
 		app.Choice(&f.float8, []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"}, "`RECIPE` of the linears but lm_head; the cpu emulates it", "float8"),
 		app.Choice(&f.options.Device, []string{"cpu", "cuda"}, "what computes: the cpu, or an NVIDIA GPU", "device"),
@@ -111,7 +111,7 @@ func (f *flags) training() []cli.Flag {
 		app.Switch(&f.options.GradNorms, "write the norm of every parameter's gradient into --metrics too", "grad-norms"),
 		app.Text(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
 		app.Switch(&f.compile, "fuse the model's and the loss's elementwise work", "compile"),
-		app.Text(&f.ac, "`WHAT` the backward computes again: none, full, selective:op, selective:cheap, or selective:N for every N-th layer", "ac"),
+		app.ActivationCheckpoint(&f.ac),
 		app.Switch(&f.dryRun, "check everything up to the first step, print the learning rates and the memory (with --explain the graph of every stage), stop", "dry-run"),
 	}
 }

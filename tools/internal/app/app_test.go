@@ -60,7 +60,8 @@ func (f *fake) exec(in string, args ...string) (code int, out, errs string) {
 	t.Flags = append(t.Flags,
 		Count(&f.tp, "degree `N`", "tp", "tensor-parallel"), Bytes(&f.memory, "memory", "memory"), Number(&f.lr, "rate", "lr"),
 		Natural(&f.jobs, "jobs", "jobs"), AtLeast(&f.every, 1, "every", "every"),
-		Choice(&f.kind, []string{"GPipe", "1F1B"}, "schedule", "kind"), DType(&f.dtype, []string{"float32", "bfloat16"}, "type", "dtype"), Text(&f.name, "name", "name"), Texts(&f.names, "names", "many"))
+		Choice(&f.kind, []string{"GPipe", "1F1B"}, "schedule", "kind"), DType(&f.dtype, []string{"float32", "bfloat16"}, "type", "dtype"), Text(&f.name, "name", "name"), Texts(&f.names, "names", "many"),
+		Model(&f.name, "a name or a `FILE`", "model"), Text(&f.name, "a `DIR`", "to"), ActivationCheckpoint(&f.name))
 	t.Verbs[0].Flags = append(t.Verbs[0].Flags, Count(&f.tp, "degree `N`", "tp", "tensor-parallel"))
 	var o, e bytes.Buffer
 	code = Run(t, append([]string{"/bin/fake"}, args...), strings.NewReader(in), &o, &e)
@@ -325,30 +326,61 @@ func TestInterruptCancels(t *testing.T) {
 	require.Equal(t, "fake: interrupted\n", errs)
 }
 
-func TestCompletionScripts(t *testing.T) {
+func TestBashCompletion(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("SKIPPED: no bash here")
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a job.json"), nil, 0o666))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "runs"), 0o777))
 	_, script, errs := new(fake).exec("", "completion", "bash")
 	require.Empty(t, errs)
-	ask := func(words ...string) string {
+	for line, want := range map[string]string{
+		"":                       "show,pack,completion",
+		"s":                      "show",
+		"--te":                   "--tensor-parallel",
+		"show --te":              "--tensor-parallel",
+		"--explain ":             "show,pack,completion", // a switch has no value
+		"--kind ":                "GPipe,1F1B",
+		"--kind = 1":             "1F1B", // bash's words of --kind=1
+		"show --log-format ":     "text,json",
+		"--tp ":                  "", // a number
+		"--name ":                "",
+		"-i ":                    "a job.json,runs",
+		"show runs ":             "a job.json,runs",
+		"--to ":                  "runs",
+		"--model tiny-":          "tiny-259",
+		"--model r":              "runs",
+		"--ac se":                "selective:op,selective:cheap",
+		"--ac selective :":       "op,cheap", // bash's words of --ac selective:
+		"--ac selective : o":     "op",
+		"--ac = selective : o":   "op",
+		"show --kind 1F1B --log": "--log-format,--log-level",
+	} {
 		c := exec.Command("bash", "-c", script+`
-COMP_WORDS=("$@") COMP_CWORD=$(($#-1)); _fake; echo "${COMPREPLY[*]}"`, "bash")
-		c.Args = append(c.Args, words...)
+COMP_WORDS=("$@") COMP_CWORD=$(($#-1)); _fake; IFS=,; echo "${COMPREPLY[*]}"`, "bash", "fake")
+		c.Args = append(c.Args, strings.Split(line, " ")...)
+		c.Dir = dir
 		out, err := c.CombinedOutput()
 		require.NoError(t, err, string(out))
-		return strings.TrimSpace(string(out))
+		require.Equal(t, want, strings.TrimSpace(string(out)), line)
 	}
-	if _, err := exec.LookPath("bash"); err == nil {
-		require.Equal(t, "show pack completion", ask("fake", ""))
-		require.Equal(t, "show", ask("fake", "s"))
-		require.Equal(t, "--tp --tensor-parallel", ask("fake", "--t"))
-		require.Equal(t, "GPipe 1F1B", ask("fake", "--kind", ""))
-		require.Equal(t, "--tp --tensor-parallel", ask("fake", "show", "--t"))
-		require.Equal(t, "text json", ask("fake", "show", "--log-format", ""))
-	}
-	for _, shell := range []string{"zsh", "fish"} {
-		code, script, _ := new(fake).exec("", "completion", shell)
-		require.Equal(t, 0, code)
-		require.Contains(t, script, "show")
-		require.Contains(t, script, "kind")
+}
+
+func TestCompletionScripts(t *testing.T) {
+	code, script, _ := new(fake).exec("", "completion", "zsh")
+	require.Equal(t, 0, code)
+	require.Contains(t, script, "bashcompinit")
+	require.Contains(t, script, "complete -o filenames -F _fake fake\n")
+
+	code, script, _ = new(fake).exec("", "completion", "fish")
+	require.Equal(t, 0, code)
+	const none = "complete -c fake -n 'not __fish_seen_subcommand_from show pack completion'"
+	for _, line := range []string{
+		none + ` -l kind -x -a "GPipe 1F1B"`, none + " -l tp -l tensor-parallel -x", none + " -s i -l in -r", none + " -l explain",
+		none + ` -l to -x -a "(__fish_complete_directories)"`, "complete -c fake -n '__fish_use_subcommand' -a show -d \"show one\"",
+	} {
+		require.Contains(t, script, line+"\n")
 	}
 }
 

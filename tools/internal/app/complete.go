@@ -29,25 +29,72 @@ func completionVerb(t Tool) Verb {
 	}
 }
 
-// words lists what may follow v's name: its flags, and for each flag with choices those.
-func words(v Verb) (flags []string, choices map[string][]string) {
-	var o common
-	choices = map[string][]string{}
-	for _, f := range slices.Concat(v.Flags, o.flags(v)) {
+// option is a flag as a shell sees it: what is typed for it, and what may follow.
+type option struct {
+	names  []string // with their dashes
+	takes  bool     // it has a value:
+	values []string // these have names,
+	paths  string   // and it may be a FILE or a DIR
+}
+
+// options are v's flags. What a flag's value is, its usage says: a `FILE` or `DIR` in back quotes is one.
+func options(v Verb) (all []option) {
+	var c common
+	for _, f := range slices.Concat(v.Flags, c.flags(v)) {
+		var o option
 		for _, name := range f.Names() {
-			dashed := "--" + name
-			if len(name) == 1 {
-				dashed = "-" + name
+			o.names = append(o.names, strings.Repeat("-", min(len(name), 2))+name)
+		}
+		if g, ok := f.(*cli.GenericFlag); ok {
+			o.takes = true
+			if c, ok := g.Value.(*choice); ok {
+				o.values = c.choices
 			}
-			flags = append(flags, dashed)
-			if g, ok := f.(*cli.GenericFlag); ok {
-				if c, ok := g.Value.(*choice); ok {
-					choices[dashed] = c.choices
-				}
+			if _, word, _ := strings.Cut(g.Usage, "`"); strings.HasPrefix(word, "FILE`") || strings.HasPrefix(word, "DIR`") {
+				o.paths, _, _ = strings.Cut(word, "`")
 			}
 		}
+		all = append(all, o)
 	}
-	return append(flags, "--help"), choices
+	return append(all, option{names: []string{"--help", "-h"}})
+}
+
+// compgen is how bash finds o's values.
+func (o option) compgen() string {
+	var how []string
+	if len(o.values) > 0 {
+		how = append(how, fmt.Sprintf("-W %q", strings.Join(o.values, " ")))
+	}
+	if o.paths != "" {
+		how = append(how, map[string]string{"FILE": "-f", "DIR": "-d"}[o.paths])
+	}
+	return strings.Join(how, " ")
+}
+
+// fish is o as an option of fish's complete.
+func (o option) fish() string {
+	var b strings.Builder
+	for _, name := range o.names {
+		if dashes := strings.TrimLeft(name, "-"); strings.HasPrefix(name, "--") {
+			b.WriteString(" -l " + dashes)
+		} else {
+			b.WriteString(" -s " + dashes)
+		}
+	}
+	values := o.values
+	if o.paths == "DIR" {
+		values = append(slices.Clip(values), "(__fish_complete_directories)")
+	}
+	switch {
+	case o.paths == "FILE":
+		b.WriteString(" -r")
+	case o.takes:
+		b.WriteString(" -x")
+	}
+	if len(values) > 0 {
+		fmt.Fprintf(&b, " -a %q", strings.Join(values, " "))
+	}
+	return b.String()
 }
 
 func visible(t Tool) (names []string, all []Verb) {
@@ -61,25 +108,59 @@ func visible(t Tool) (names []string, all []Verb) {
 	return names, all
 }
 
+// bashHead finds the word to complete, the one before it and the verb. bash cuts words at = and :, of which --kind=1F1B and
+// selective:op have one.
+const bashHead = `() {
+  local IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} at=$((COMP_CWORD-1)) stem= verb= word
+  case $cur in :|=) cur= at=$COMP_CWORD;; esac
+  case ${COMP_WORDS[at]} in :) stem=${COMP_WORDS[at-1]}: at=$((at-2));; esac
+  case ${COMP_WORDS[at]} in =) at=$((at-1));; esac
+  for word in "${COMP_WORDS[@]:1:at}"; do
+    case $word in %s) verb=$word; break;; esac
+  done
+  case "$verb ${COMP_WORDS[at]}" in
+`
+
+// bashTail asks compgen for what the case chose, without what of a word bash keeps.
+const bashTail = `  esac
+  COMPREPLY=($(IFS=' '; compgen "$@" -- "$stem$cur"))
+  COMPREPLY=("${COMPREPLY[@]#"$stem"}")
+}
+complete -o filenames -F %s %s
+`
+
+// patterns are the cases of bash that o has after v.
+func patterns(v Verb, o option) string {
+	var cases []string
+	for _, name := range o.names {
+		cases = append(cases, fmt.Sprintf("%q", v.Name+" "+name))
+	}
+	return strings.Join(cases, "|")
+}
+
+// bashScript chooses by the word before: a flag with a value has its values alone. Else a dash begins a flag, and what
+// is left is a verb, or a verb's argument.
 func bashScript(w io.Writer, t Tool) {
 	f := "_" + strings.ReplaceAll(t.Name, "-", "_")
 	names, all := visible(t)
-	fmt.Fprintf(w, "%s() {\n  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word\n", f)
-	fmt.Fprintf(w, "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n    case $word in %s) verb=$word; break;; esac\n  done\n", strings.Join(names, "|"))
-	fmt.Fprintf(w, "  local words=\n  case \"$verb $prev\" in\n")
+	fmt.Fprintf(w, f+bashHead, strings.Join(names, "|"))
 	for _, v := range all {
-		_, choices := words(v)
-		for _, flag := range sortedKeys(choices) {
-			fmt.Fprintf(w, "    %q) words=%q;;\n", v.Name+" "+flag, strings.Join(choices[flag], " "))
+		for _, o := range options(v) {
+			if o.takes {
+				fmt.Fprintf(w, "    %s) set -- %s;;\n", patterns(v, o), o.compgen())
+			}
 		}
 	}
-	fmt.Fprintf(w, "  esac\n  if [ -z \"$words\" ] && [ \"${cur:0:1}\" = - ]; then\n    case \"$verb\" in\n")
+	fmt.Fprintf(w, "    *) case \"$verb $cur\" in\n")
 	for _, v := range all {
-		flags, _ := words(v)
-		fmt.Fprintf(w, "      %q) words=%q;;\n", v.Name, strings.Join(flags, " "))
+		var flags []string
+		for _, o := range options(v) {
+			flags = append(flags, o.names...)
+		}
+		fmt.Fprintf(w, "      %q*) set -- -W %q;;\n", v.Name+" -", strings.Join(flags, " "))
 	}
-	fmt.Fprintf(w, "    esac\n  elif [ -z \"$words$verb\" ]; then\n    words=%q\n  fi\n", strings.Join(names, " "))
-	fmt.Fprintf(w, "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n  [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -f -- \"$cur\"))\n}\ncomplete -o filenames -F %s %s\n", f, t.Name)
+	fmt.Fprintf(w, "      ' '*) set -- -W %q;;\n      *) set -- -f;;\n    esac;;\n", strings.Join(names, " "))
+	fmt.Fprintf(w, bashTail, f, t.Name)
 }
 
 // zshScript lets zsh run the script for bash.
@@ -97,25 +178,8 @@ func fishScript(w io.Writer, t Tool) {
 		} else {
 			fmt.Fprintf(w, "complete -c %s -n '__fish_use_subcommand' -a %s -d %q\n", t.Name, v.Name, v.Usage)
 		}
-		flags, choices := words(v)
-		for _, flag := range flags {
-			option := "-l " + strings.TrimLeft(flag, "-")
-			if !strings.HasPrefix(flag, "--") {
-				option = "-s " + flag[1:]
-			}
-			if c := choices[flag]; c != nil {
-				option += " -x -a " + fmt.Sprintf("%q", strings.Join(c, " "))
-			}
-			fmt.Fprintf(w, "complete -c %s -n '%s' %s\n", t.Name, seen, option)
+		for _, o := range options(v) {
+			fmt.Fprintf(w, "complete -c %s -n '%s'%s\n", t.Name, seen, o.fish())
 		}
 	}
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
