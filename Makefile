@@ -59,6 +59,7 @@ bench: ## tokens a second of the debugmodel on this CPU, beside PEER (see bench/
 man: build ## write man pages into bin/man/
 	@mkdir -p bin/man
 	@for t in $(TOOLS); do bin/$$t man > bin/man/$$t.1; done
+	@echo "bin/man has $(TOOLS:%=%.1): read one with man bin/man/titan-run.1"
 
 include experiments/rules.mk
 

@@ -27,15 +27,15 @@ num_gpus() {
   if [ "$device" = cpu ]; then echo "${GPUS:-2}"; else nvidia-smi -L 2> /dev/null | grep -c ^GPU || true; fi
 }
 
-# prepare: the tools on the path, the folder of the logs, the GPUs, something to learn from.
+# prepare: the GPUs, the tools on the path, the folder of the logs, something to learn from.
 prepare() {
+  gpus=$(num_gpus)
+  [ "${gpus:-0}" -gt 0 ] || { echo "${0##*/}: no GPU found by nvidia-smi; DEVICE=cpu plays this on the CPU" >&2; exit 5; }
   case $bin in /*) ;; *) bin=$here/$bin ;; esac
   [ -d "$bin" ] || build "$bin"
   PATH=$bin:$PATH
   case $logs in /*) ;; *) logs=$here/$logs ;; esac
   mkdir -p "$logs"
-  gpus=$(num_gpus)
-  [ "${gpus:-0}" -gt 0 ] || { echo "${0##*/}: no GPU found by nvidia-smi; DEVICE=cpu plays this on the CPU" >&2; exit 5; }
   data=$work/data.txt
   head -c 6000000 /dev/urandom | base64 -w 0 > "$data"
 }
