@@ -51,6 +51,9 @@ func start(ctx context.Context, e *app.Env, o *options) error {
 	if err != nil {
 		return err
 	}
+	if p := m.Pipeline; o.given("schedule") && m.Mesh.Dims.PP == 1 && p != nil {
+		e.Log.Warn(fmt.Sprintf("--schedule %s without a pipeline: pp is 1, so each rank takes the local batch in %s by itself: give --pp for a pipeline", o.schedule, manifest.Counted(p.NumMicrobatches, "microbatch")))
+	}
 	explain(e.Explain, m)
 	if err := parallel.TellFloat8(m, e.Log, e.Explain); err != nil {
 		return err

@@ -41,6 +41,9 @@ func search(ctx context.Context, e *app.Env, o *options) error {
 		m.Estimate.PlanOnly = planOnly(p.Job, m)
 		jobs = append(jobs, m)
 	}
+	if o.given("schedule") && jobs[0].Mesh.Dims.PP == 1 {
+		e.Log.Warn(fmt.Sprintf("--schedule %s has no effect: the best plan has pp 1: give --pp for a pipeline", o.schedule))
+	}
 	explain(e.Explain, jobs[0])
 	if err := parallel.TellFloat8(jobs[0], e.Log, e.Explain); err != nil {
 		return err
@@ -177,7 +180,10 @@ func (o *options) planned(j *estimate.Job) *options {
 		p.schedule, p.microbatches = j.Schedule, j.NumMicrobatches
 		flags = append(flags, "schedule", "microbatches")
 	}
-	p.given = o.alsoGiven(flags...)
+	given := o.alsoGiven(flags...)
+	p.given = func(flag string) bool { // one stage that takes the batch whole has no schedule
+		return given(flag) && (flag != "schedule" || j.Dims.PP > 1 || j.NumMicrobatches > 1)
+	}
 	return &p
 }
 
