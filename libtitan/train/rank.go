@@ -31,6 +31,7 @@ type rank struct {
 	saver    saver
 	stalled  time.Duration // that training waited for saves since the last record
 	trace    *memoryTrace  // nil: none
+	unheard  bool          // what rank 0 reports can no longer be written
 }
 
 // newRank makes a rank's state, and for training all else that its steps need.
@@ -124,9 +125,7 @@ func (k *rank) loop(ctx, stop context.Context) error {
 				return err
 			}
 			if k.comm.Rank() == 0 {
-				if err := k.report.validation(k.pos.Step, loss, tokens); err != nil {
-					return err
-				}
+				k.report.validation(k.pos.Step, loss, tokens)
 			}
 		}
 		if k.due(last) {
@@ -135,10 +134,27 @@ func (k *rank) loop(ctx, stop context.Context) error {
 			}
 		}
 		if stopping {
-			return exit.Interrupted.Errorf("interrupted after step %d%s", k.pos.Step, k.savedHint())
+			return k.stopped(ctx)
 		}
 	}
-	return nil
+	return k.unwritten()
+}
+
+// stopped is why the run ends before its last step, the same on every rank.
+func (k *rank) stopped(ctx context.Context) error {
+	if k.unheard {
+		return k.told(ctx, "report error", k.unwritten())
+	}
+	return exit.Interrupted.Errorf("interrupted after step %d%s", k.pos.Step, k.savedHint())
+}
+
+// unwritten is rank 0's error where something that it reports could not be written. It counts at the next step, or at
+// the end, when all ranks stop and what is learnt is saved.
+func (k *rank) unwritten() error {
+	if k.comm.Rank() != 0 || k.report.lost == nil {
+		return nil
+	}
+	return exit.Lost.Errorf("%v: stopped after step %d%s", k.report.lost, k.pos.Step, k.savedHint())
 }
 
 // stepTimeout is how long a rank may be waited for once the first step is done.
@@ -175,7 +191,7 @@ func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 	}
 	k.pos = k.pos.after(b)
 	if k.comm.Rank() == 0 {
-		err = k.report.step(record{
+		k.report.step(record{
 			Step: step, Loss: f.loss, GradNorm: norm, LR: k.job.Manifest.Optimizer.LR * factor, BatchHash: b.hash,
 			Tokens: b.tokens, ValidTokens: b.valid, TokensSeen: k.pos.Tokens,
 			DataSeconds: loaded.Sub(began).Seconds(), StepSeconds: time.Since(began).Seconds(),
@@ -183,21 +199,25 @@ func (k *rank) step(ctx, stop context.Context) (stopping bool, err error) {
 		})
 	}
 	k.stalled = 0
-	return stopping, err
+	return stopping, nil
 }
 
-// agree tells, the same on all ranks, whether one of them was told to stop, and goes on with the save beside the training. A GPU
+// agree tells, the same on all ranks, whether one of them was told to stop or rank 0 has to, and goes on with the save beside the training. A GPU
 // applies the update meanwhile.
 func (k *rank) agree(ctx, stop context.Context) (stopping bool, err error) {
-	flags := make([]float64, 3)
+	flags := make([]float64, 4)
 	if stop.Err() != nil {
 		flags[0] = 1
 	}
 	flags[1], flags[2] = k.saver.status(0)
+	if k.unwritten() != nil {
+		flags[3] = 1
+	}
 	if err = k.comm.Sum(ctx, flags); err == nil {
 		err = k.advance(ctx, flags[1], flags[2])
 	}
-	return flags[0] > 0, err
+	k.unheard = flags[3] > 0
+	return flags[0] > 0 || k.unheard, err
 }
 
 // hasLoss reports whether the rank's loss counts: on the last stage, one rank of those that have the same tokens.

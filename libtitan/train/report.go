@@ -40,6 +40,7 @@ type report struct {
 	since   span
 	tb      *TensorBoard  // nil: none
 	metrics *json.Encoder // nil: none
+	lost    error         // the first write that failed; nil: none has
 	seen    func(record)  // tests look on; nil: nobody does
 }
 
@@ -71,14 +72,12 @@ func (p *report) close() error {
 }
 
 // step records one step, and prints it when its turn has come.
-func (p *report) step(s record) error {
+func (p *report) step(s record) {
 	s.TPS = float64(s.Tokens) / s.StepSeconds / p.ranks
 	if p.metrics != nil && p.gpu == nil {
 		s.MemoryBytes, _ = peakMemory()
 	}
-	if err := p.metric(s); err != nil {
-		return err
-	}
+	p.metric(s)
 	p.since.steps++
 	p.since.tokens += s.Tokens
 	p.since.waited += s.DataSeconds
@@ -92,18 +91,17 @@ func (p *report) step(s record) error {
 	if s.ValidTokens == 0 {
 		p.Log.Warn(fmt.Sprintf("step %d: no valid tokens: every label is ignored; gradients are zero, weight decay still applies", s.Step))
 	}
-	first, last := s.Step == p.left.Step+1, s.Step == p.job.Manifest.Training.Steps
-	if first {
+	begun, last := s.Step == p.left.Step+1, s.Step == p.job.Manifest.Training.Steps
+	if begun {
 		p.started()
 	}
-	if !first && !last && s.Step%p.LogFreq != 0 {
-		return nil
+	if begun || last || s.Step%p.LogFreq == 0 {
+		p.line(s)
 	}
-	return p.line(s)
 }
 
 // line prints a step with the averages since the last line, and gives TensorBoard torchtitan's scalars.
-func (p *report) line(s record) error {
+func (p *report) line(s record) {
 	n := p.since
 	seconds, steps := time.Since(n.began).Seconds(), float64(n.steps)
 	tps := float64(n.tokens) / seconds / p.ranks
@@ -115,7 +113,7 @@ func (p *report) line(s record) error {
 	}
 	fmt.Fprintf(p.Console, "step: %2d  loss: %8.5f  grad_norm: %7.4f  memory: %5.2fGiB(%.2f%%)  tps: %s  tflops: %s  mfu: %s%s\n",
 		s.Step, s.Loss, s.GradNorm, gib(bytes), 100*share, commas(tps, 0), commas(tflops, 2), p.mfu(tflops), stalls)
-	err := p.board(s.Step, []scalar{
+	p.board(s.Step, []scalar{
 		{"loss_metrics/global_avg_loss", s.Loss},
 		{"grad_norm", s.GradNorm},
 		{"lr", s.LR},
@@ -129,28 +127,24 @@ func (p *report) line(s record) error {
 		{"memory/max_active(%)", 100 * share},
 	})
 	p.since = span{began: time.Now()}
-	return err
 }
 
 // validation reports the loss on held-out data after a step. The next line counts training alone.
-func (p *report) validation(step int, loss float64, tokens int64) error {
+func (p *report) validation(step int, loss float64, tokens int64) {
 	fmt.Fprintf(p.Console, "validate step: %2d  loss: %7.4f  tokens: %d\n", step, loss, tokens)
 	p.since = span{began: time.Now()}
-	if err := p.metric(validated{step, loss, tokens}); err != nil {
-		return err
-	}
-	return p.board(step, []scalar{{"validation_metrics/global_avg_loss", loss}})
+	p.metric(validated{step, loss, tokens})
+	p.board(step, []scalar{{"validation_metrics/global_avg_loss", loss}})
 }
 
 // metric writes a line of the metrics file.
-func (p *report) metric(v any) error {
+func (p *report) metric(v any) {
 	if p.metrics == nil {
-		return nil
+		return
 	}
 	if err := p.metrics.Encode(v); err != nil {
-		return fmt.Errorf("metrics: %w", err)
+		p.lost = first(p.lost, fmt.Errorf("metrics: %w", err))
 	}
-	return nil
 }
 
 // scalar is a value of TensorBoard's.
@@ -159,16 +153,15 @@ type scalar struct {
 	value float64
 }
 
-func (p *report) board(step int, scalars []scalar) error {
+func (p *report) board(step int, scalars []scalar) {
 	if p.tb == nil {
-		return nil
+		return
 	}
 	for _, v := range scalars {
 		if err := p.tb.Scalar(v.tag, int64(step), v.value); err != nil {
-			return fmt.Errorf("tensorboard: %w", err)
+			p.lost = first(p.lost, fmt.Errorf("tensorboard: %w", err))
 		}
 	}
-	return nil
 }
 
 // started ends the account of the start.

@@ -81,10 +81,18 @@ func (k *rank) worthSaving(ctx context.Context) error {
 	return err
 }
 
+// unsaved is why a run does not save.
+func (r *run) unsaved() string {
+	if c := r.job.Manifest.Checkpoint; c != nil && c.LoadOnly {
+		return "the run is under --load-only"
+	}
+	return "there is no checkpoint folder"
+}
+
 // savedHint tells where an interrupted run can go on.
 func (k *rank) savedHint() string {
 	if !k.saves() {
-		return ", not saved: there is no checkpoint folder"
+		return ", not saved: " + k.unsaved()
 	}
 	return fmt.Sprintf(", saved in %s: the same pipeline goes on from there", checkpoint.StepDir(k.job.Manifest.Checkpoint.Folder, k.pos.Step))
 }

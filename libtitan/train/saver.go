@@ -245,31 +245,33 @@ func (k *rank) named(err error) error {
 	return fmt.Errorf("checkpoint: step %d: %w", k.saver.what.at.Step, err)
 }
 
-// saveError is why a save failed, in the words of the first rank that could not go on, on every rank: any of
-// them may report it.
-func (k *rank) saveError(ctx context.Context) error {
+// saveError is why a save failed.
+func (k *rank) saveError(ctx context.Context) error { return k.told(ctx, "save error", k.saver.err) }
+
+// told is why the ranks end, in the words of the first one that has an error, on every rank: any of them may report it.
+func (k *rank) told(ctx context.Context, what string, err error) error {
 	const room = 1 << 10
 	mine, out := make([]byte, room), make([][]byte, k.comm.Size())
-	if err := k.saver.err; err != nil {
+	if err != nil {
 		mine[0] = byte(exit.Code(err))
 		copy(mine[1:], err.Error())
 	}
 	for i := range out {
 		out[i] = make([]byte, room)
 	}
-	if err := k.comm.AllGather(ctx, comm.World(len(out)), "save error", comm.Gathered{Mine: mine, Out: out}); err != nil {
+	if err := k.comm.AllGather(ctx, comm.World(len(out)), what, comm.Gathered{Mine: mine, Out: out}); err != nil {
 		return err
 	}
 	for rank, text := range out {
 		switch {
 		case text[0] == 0:
 		case rank == k.comm.Rank():
-			return exit.Told(k.saver.err)
+			return exit.Told(err)
 		default:
 			return exit.Told(exit.Kind(text[0]).Errorf("%s", bytes.TrimRight(text[1:], "\x00")))
 		}
 	}
-	return exit.Bug.Errorf("checkpoint: no rank says why it could not be saved")
+	return exit.Bug.Errorf("%s: no rank says which", what)
 }
 
 // endSave ends the save under way when the run ends, by err or without one. Where no other rank is needed it is finished;

@@ -74,7 +74,11 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 		r.Progress(int64(r.left.Step))
 	}
 	defer context.AfterFunc(ctx, func() {
-		r.Log.Warn("stopping after this step, which is saved first; interrupt again to stop at once")
+		first := "which is saved first"
+		if !r.saves() {
+			first = "which is not saved: " + r.unsaved()
+		}
+		r.Log.Warn(fmt.Sprintf("stopping after this step, %s; interrupt again to stop at once", first))
 	})()
 	// A rank that is told to stop says so to the others at the end of its step, so that all stop after the same one.
 	inner := context.WithoutCancel(ctx)
