@@ -1,8 +1,11 @@
 package cuda
 
 import (
+	"cmp"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ebitengine/purego"
@@ -84,11 +87,16 @@ func (f finder) sitePackages() []string {
 	return out
 }
 
-// load opens l: by its name, then in each folder. The error says where it looked.
+// load opens l: by its name, then in each folder. The error says where it looked, or what is wrong with the first that it found.
 func (f finder) load(l library) (uintptr, error) {
+	var broken error
 	for _, name := range l.sonames {
-		if h, err := f.open(name); err == nil {
+		h, err := f.open(name)
+		if err == nil {
 			return h, nil
+		}
+		if broken == nil && !strings.Contains(err.Error(), "No such file") {
+			broken = err
 		}
 	}
 	dirs := f.folders()
@@ -98,10 +106,15 @@ func (f finder) load(l library) (uintptr, error) {
 			if len(f.glob(path)) == 0 {
 				continue
 			}
-			if h, err := f.open(path); err == nil {
+			h, err := f.open(path)
+			if err == nil {
 				return h, nil
 			}
+			broken = cmp.Or(broken, err)
 		}
+	}
+	if broken != nil {
+		return 0, exit.Lost.Errorf("cuda: the %s found cannot be loaded: %w: %s", l.name, broken, l.fix)
 	}
 	where := "the loader's path"
 	if len(dirs) > 0 {
@@ -116,8 +129,8 @@ func (f finder) bind(l library, functions map[string]*uintptr) error {
 	if err != nil {
 		return err
 	}
-	for name, to := range functions {
-		if *to, err = purego.Dlsym(h, name); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(functions)) {
+		if *functions[name], err = purego.Dlsym(h, name); err != nil {
 			return exit.Lost.Errorf("cuda: the %s found has no %s: it is too old: %s", l.name, name, l.fix)
 		}
 	}

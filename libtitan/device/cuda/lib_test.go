@@ -20,7 +20,7 @@ func system(env map[string]string, files []string, loads ...string) finder {
 		glob: func(pattern string) []string {
 			var out []string
 			for _, f := range files {
-				for at := f; at != "/"; at = filepath.Dir(at) {
+				for at := f; at != "/" && at != "."; at = filepath.Dir(at) {
 					if ok, _ := filepath.Match(pattern, at); ok && !slices.Contains(out, at) {
 						out = append(out, at)
 					}
@@ -32,7 +32,10 @@ func system(env map[string]string, files []string, loads ...string) finder {
 			if slices.Contains(loads, path) {
 				return uintptr(1 + slices.Index(loads, path)), nil
 			}
-			return 0, errors.New("cannot open shared object file")
+			if slices.Contains(files, path) {
+				return 0, errors.New(path + ": file too short")
+			}
+			return 0, errors.New(path + ": cannot open shared object file: No such file or directory")
 		},
 	}
 }
@@ -71,6 +74,18 @@ func TestMissingLibrarySaysWhereItLooked(t *testing.T) {
 	require.EqualError(t, err, "cuda: no cuDNN: looked for libcudnn.so.9 in the loader's path, /usr/local/cuda/lib64: pip install nvidia-cudnn-cu13, or install cuDNN 9, or set LD_LIBRARY_PATH")
 	require.Equal(t, int(exit.Lost), exit.Code(err))
 	require.NotContains(t, err.Error(), "\n")
+}
+
+// One that is there and does not load is not reported as absent.
+func TestBrokenLibrarySaysWhatIsWrong(t *testing.T) {
+	for _, file := range []string{"libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9"} {
+		_, err := system(nil, []string{file}).load(cudnnLib)
+		require.EqualError(t, err, "cuda: the cuDNN found cannot be loaded: "+file+": file too short: pip install nvidia-cudnn-cu13, or install cuDNN 9")
+	}
+	// Another that loads is taken.
+	good := "/usr/local/cuda/lib64/libcudnn.so.9"
+	_, err := system(nil, []string{"libcudnn.so.9", good}, good).load(cudnnLib)
+	require.NoError(t, err)
 }
 
 // Every kernel compiles for the GPUs that we know, where NVRTC can be found; no GPU is needed.
