@@ -44,8 +44,11 @@ func start(ctx context.Context, e *app.Env, o *options) error {
 			return search(ctx, e, o)
 		}
 	}
-	if o.asyncTP {
+	switch {
+	case o.asyncTP:
 		return exit.Usage.Errorf("--async-tp is for the search, since titan-run does not do it yet: add --gpu or --hardware")
+	case e.Given("software"):
+		return exit.Usage.Errorf("--software is for the search, whose times it sets: add --gpu or --hardware, or give it to meshplan estimate")
 	}
 	m, err := e.NewManifest(o.fill)
 	if err != nil {
