@@ -2,7 +2,9 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"titan/libtitan/data"
 	"titan/libtitan/exec"
@@ -30,6 +32,9 @@ func (r *run) openData(ctx context.Context, paths, exclude []string, shuffle boo
 		tok, err = tokenizer.Byte(max(vocab, numBytes))
 	} else {
 		tok, err = tokenizer.Load(m.Data.Tokenizer)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, exit.Input.Errorf("data.tokenizer %s: there is no such file: name a Hugging Face tokenizer.json, or byte", m.Data.Tokenizer)
 	}
 	if err != nil {
 		return nil, err

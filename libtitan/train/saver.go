@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -236,13 +237,17 @@ func eachPart(x []uint32, f func(part []byte) error) error {
 
 // named says of an error which save, and which rank, it is of.
 func (k *rank) named(err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case k.comm.Size() > 1:
-		return fmt.Errorf("checkpoint: step %d: rank %d: %w", k.saver.what.at.Step, k.comm.Rank(), err)
 	}
-	return fmt.Errorf("checkpoint: step %d: %w", k.saver.what.at.Step, err)
+	what := fmt.Sprintf("checkpoint: step %d", k.saver.what.at.Step)
+	if k.comm.Size() > 1 {
+		what += fmt.Sprintf(": rank %d", k.comm.Rank())
+	}
+	if why, named := strings.CutPrefix(err.Error(), "checkpoint: "); named {
+		return exit.Kind(exit.Code(err)).Errorf("%s: %s", what, why)
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // saveError is why a save failed.

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"log/slog"
+	"strings"
 
 	"titan/libtitan/checkpoint"
 	"titan/libtitan/manifest"
 	"titan/libtitan/optim"
+	"titan/tools/internal/app"
 )
 
 // goOn makes the next run of m begin where this one ended, which is not the newest step where this one began at an older.
@@ -21,14 +23,20 @@ func goOn(m *manifest.Manifest) {
 	}
 }
 
-// tellGoOn says how to go on from where m, written to file, has ended: with as many steps again. It says what becomes of
-// the learning rate where that changes.
-func tellGoOn(log *slog.Logger, m *manifest.Manifest, file string) {
+// tellGoOn says how to go on from where m has ended: with as many steps again, and with what the command line said of the
+// run's own files and lines. It says what becomes of the learning rate where that changes.
+func (f *flags) tellGoOn(e *app.Env, m *manifest.Manifest) {
 	done := m.Training.Steps
-	log.Info(fmt.Sprintf("go on with: titan-run -i %s --steps %d", file, 2*done))
+	command := fmt.Sprintf("%s -i %s --steps %d", e.Program, cmp.Or(e.OutFile(), "THIS_MANIFEST"), 2*done)
+	for _, kept := range []struct{ flag, value string }{{"--metrics", f.metrics}, {"--log-freq", fmt.Sprint(f.options.LogFreq)}, {"-o", e.OutFile()}} {
+		if e.Given(strings.TrimLeft(kept.flag, "-")) && kept.value != "" {
+			command += " " + kept.flag + " " + kept.value
+		}
+	}
+	e.Log.Info("go on with: " + command)
 	was, now := nextRate(m, done), nextRate(m, 2*done)
 	if was != now {
-		log.Info(fmt.Sprintf("that lays the learning rate out over %d steps: step %d has %.3g then, and %.3g as it was", 2*done, done+1, now, was))
+		e.Log.Info(fmt.Sprintf("that lays the learning rate out over %d steps: step %d has %.3g then, and %.3g as it was", 2*done, done+1, now, was))
 	}
 }
 

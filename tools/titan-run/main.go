@@ -2,13 +2,15 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -191,6 +193,11 @@ func (f *flags) checkData(given func(flag string) bool, d *manifest.Data) error 
 	case given("validation-interval") && d.ValidationInterval > 0 && len(d.ValidationPaths) == 0:
 		return exit.Usage.Errorf("--validation-interval: there is nothing to validate on: add --validation-data FILE")
 	}
+	for _, path := range d.Paths {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(path, "*?[{") {
+			return exit.Input.Errorf("--data %s: there is no such file or folder", path)
+		}
+	}
 	return nil
 }
 
@@ -259,7 +266,7 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 		return err
 	}
 	if c := m.Checkpoint; ran > 0 && c.Folder != "" && !c.LoadOnly && !c.LastSaveModelOnly && e.OutFile() != os.DevNull {
-		tellGoOn(e.Log, m, cmp.Or(e.OutFile(), "THIS_MANIFEST"))
+		f.tellGoOn(e, m)
 	}
 	return nil
 }

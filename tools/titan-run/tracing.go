@@ -36,6 +36,8 @@ func (f *flags) checkTracing(e *app.Env) error {
 	switch {
 	case !gpu && f.options.StreamPolicy != "" && f.traceMemory == "":
 		return exit.Usage.Errorf("--stream-policy: on the cpu it shapes a trace alone: give --trace-memory FILE too, or --device cuda")
+	case f.traceMemory == "-" && e.OutIsTerminal():
+		return exit.Usage.Errorf("--trace-memory -: stdout is a terminal: pipe the trace on (titan-run ... | memprof snapshot -) or name a file")
 	case e.Given("trace-rank") && f.traceMemory == "":
 		return exit.Usage.Errorf("--trace-rank: give --trace-memory FILE too")
 	case f.traceMemory == "-" && f.options.TraceRank > 0 && (gpu || f.options.Comm == "mpi"):

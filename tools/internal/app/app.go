@@ -60,7 +60,10 @@ func Main(t Tool) { os.Exit(Run(t, os.Args, os.Stdin, os.Stdout, os.Stderr)) }
 // or SIGTERM cancels the context that the tool's function gets; one that comes at least a second later kills the process.
 func Run(t Tool, args []string, in io.Reader, out, errw io.Writer) (code int) {
 	screen := &screen{w: errw}
-	env := &Env{tool: t.Name, In: in, Out: out, Explain: io.Discard, screen: screen}
+	env := &Env{tool: t.Name, In: in, Out: out, Explain: io.Discard, Program: t.Name, screen: screen}
+	if len(args) > 0 && strings.Contains(args[0], "/") { // not found on PATH
+		env.Program = args[0]
+	}
 	env.Log = newLogger(screen, t.Name, "text", "info", false)
 	defer func() {
 		if v := recover(); v != nil {

@@ -274,7 +274,7 @@ func TestManifestIO(t *testing.T) {
 	require.Equal(t, "fake: --set training.stepz: unknown field: did you mean training.steps?\n", errs)
 	code, _, errs = read.exec("", "-i", file+".none")
 	require.Equal(t, 3, code)
-	require.Equal(t, "fake: open "+file+".none: no such file or directory\n", errs)
+	require.Equal(t, "fake: -i "+file+".none: no such file or directory\n", errs)
 }
 
 func TestWriteFileIsWholeOrAbsent(t *testing.T) {

@@ -25,6 +25,7 @@ type Env struct {
 	Out     io.Writer    // data alone
 	Explain io.Writer    // tables for people: stderr under --explain, else nowhere
 	Log     *slog.Logger // stderr; an attribute "rank" becomes a prefix
+	Program string       // as it was called, for a command that is told to people
 
 	tool   string
 	common common
@@ -86,7 +87,7 @@ func (e *Env) ReadManifest(edits ...func(*manifest.Manifest) error) (*manifest.M
 	case e.common.in != "" && e.common.in != "-":
 		f, err := os.Open(e.common.in)
 		if err != nil {
-			return nil, err
+			return nil, exit.Input.Errorf("-i %s: %w", e.common.in, errors.Unwrap(err))
 		}
 		defer f.Close()
 		in = f
@@ -145,6 +146,9 @@ func (e *Env) WriteFile(path string, write func(io.Writer) error) error {
 	}
 	return WriteFile(path, write)
 }
+
+// OutIsTerminal reports whether data on stdout would go to a person's screen.
+func (e *Env) OutIsTerminal() bool { return isTerminal(e.Out) }
 
 // OutFile is the file that -o names, "" for stdout.
 func (e *Env) OutFile() string { return strings.TrimPrefix(e.common.out, "-") }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -39,6 +40,21 @@ func TestTerminalOnStdinIsAUsageError(t *testing.T) {
 	var out, errs bytes.Buffer
 	require.Equal(t, 2, Run(f.tool(), []string{"fake"}, tty, &out, &errs))
 	require.Equal(t, "fake: stdin is a terminal: pipe a manifest in (meshplan ... | fake) or name one with -i FILE\n", errs.String())
+}
+
+// A tool knows whether its data would fill a screen, and by which path it was called.
+func TestStdoutAndTheProgramAreKnown(t *testing.T) {
+	tty, _ := terminal(t)
+	for args0, want := range map[string]string{"fake": "fake", "bin/fake": "bin/fake", "/usr/bin/other": "/usr/bin/other", "other": "fake"} {
+		for _, out := range []io.Writer{tty, &bytes.Buffer{}} {
+			f := &fake{do: func(_ context.Context, e *Env) error {
+				require.Equal(t, want, e.Program)
+				require.Equal(t, out == io.Writer(tty), e.OutIsTerminal())
+				return nil
+			}}
+			require.Equal(t, 0, Run(f.tool(), []string{args0}, strings.NewReader(""), out, io.Discard))
+		}
+	}
 }
 
 func TestBarIsDrawnOnATerminalAlone(t *testing.T) {
