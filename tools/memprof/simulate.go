@@ -59,7 +59,7 @@ func (f *simulateFlags) flags() []cli.Flag {
 	}
 }
 
-// check refuses a flag that changes nothing.
+// check refuses a flag that changes nothing, but where policies are compared: those of record-stream are taken under each.
 func (f *simulateFlags) check(given func(string) bool) error {
 	requests, cached := len(f.requests) > 0, f.policy != ""
 	for _, r := range []struct {
@@ -69,7 +69,6 @@ func (f *simulateFlags) check(given func(string) bool) error {
 	}{
 		{requests, []string{"policy", "gpu", "run-ahead", "steps", "rank", "each-layer", "i"}, "has no effect on --request, which has no manifest and frees nothing: leave it out"},
 		{!requests && !cached, []string{"max-split-size", "expandable-segments", "run-ahead", "steps", "each-layer"}, "needs --policy: the planned arena is one block, the same in every step, and its table has every layer"},
-		{cached && f.policy != alloc.RecordStream.String(), []string{"gpu", "run-ahead"}, "needs --policy record-stream: under " + f.policy + " no free waits for another stream"},
 	} {
 		for _, flag := range r.flags {
 			if r.when && given(flag) {
