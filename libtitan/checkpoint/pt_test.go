@@ -94,7 +94,7 @@ func TestTorchFilesThatAreNotWritten(t *testing.T) {
 		require.NoFileExists(t, to)
 	}
 	require.NoError(t, os.WriteFile(to, nil, 0o666))
-	require.EqualError(t, WriteTorch(context.Background(), to, State{}, WriteOptions{}), "checkpoint "+to+": the file exists: choose another or remove it")
+	require.EqualError(t, WriteTorch(context.Background(), to, State{}, WriteOptions{}), "checkpoint "+to+": the file exists: choose another, remove it, or replace it with --force")
 }
 
 func openTorchBytes(data []byte) (*torchSource, error) {

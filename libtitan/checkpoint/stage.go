@@ -123,7 +123,7 @@ func vacant(dir string) error {
 	case err != nil:
 		return err
 	case len(entries) > 0:
-		return exit.Input.Errorf("checkpoint: %s: the folder exists and is not empty: choose another or remove it", dir)
+		return exit.Input.Errorf("checkpoint: %s: the folder exists and is not empty: choose another, remove it, or replace a checkpoint with --force", dir)
 	}
 	return nil
 }

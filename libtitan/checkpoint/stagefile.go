@@ -54,7 +54,7 @@ func freeFile(path string, replace bool) error {
 	case !info.Mode().IsRegular():
 		return exit.Input.Errorf("checkpoint %s: it exists and is no plain file: choose another name", path)
 	case !replace:
-		return exit.Input.Errorf("checkpoint %s: the file exists: choose another or remove it", path)
+		return exit.Input.Errorf("checkpoint %s: the file exists: choose another, remove it, or replace it with --force", path)
 	}
 	return nil
 }
