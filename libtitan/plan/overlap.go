@@ -8,22 +8,18 @@ import (
 )
 
 // Overlap orders steps so that FSDP's moves can run beside what is computed. Each gather of parameters is made where the
-// one before it is, a unit early, or once what it reads is made. Each reduction begins beside attention or, where a peer is waited for, beside that:
-// products hold every multiprocessor until they end, and one that finds some taken takes as long again, where attention's
-// short blocks go around. What a reduction leaves is added to the gradients where the next reduction is made. These moves are
-// Aside; what they read lives until their results are used. It costs the memory of one or two more units of each.
+// one before it is, a unit early, or once what it reads is made. Each reduction begins beside attention or, where a peer is
+// waited for, beside that: products hold every multiprocessor until they end, and one that finds some taken takes as long
+// again, where attention's short blocks go around. What a reduction leaves is added to the gradients where the next
+// reduction is made. These moves are Aside; what they read lives until their results are used. It costs the memory of one
+// or two more units of each.
 func (p *Program) Overlap() {
 	p.roomsOnDevice()
-	gathers := p.markAside()
+	early, after := p.markAside()
 	o := overlap{steps: make([]Step, 0, len(p.Steps))}
-	after := map[int]int{} // gathers by the step that they come after
-	for k := range len(gathers) - 1 {
-		after[max(gathers[k], p.lastMaker(gathers[k+1]))] = gathers[k+1]
-	}
 	for i := 0; i < len(p.Steps); i++ {
-		at := slices.Index(gathers, i)
 		switch s := &p.Steps[i]; {
-		case at < 0 && s.Aside:
+		case s.Aside && !s.gathers():
 			n := p.accumulates(i)
 			o.begin()
 			o.waiting = p.Steps[i:][:1+n]
@@ -34,7 +30,7 @@ func (p *Program) Overlap() {
 		case s.leavesRoom():
 			o.begin()
 		}
-		if at <= 0 {
+		if !early[i] {
 			o.steps = append(o.steps, p.Steps[i])
 		}
 		if g, ok := after[i]; ok {
@@ -44,18 +40,6 @@ func (p *Program) Overlap() {
 	o.begin()
 	p.Steps = append(o.steps, o.late...)
 	p.relive()
-}
-
-// lastMaker is the last step before step i that makes something it reads; -1: none does.
-func (p *Program) lastMaker(i int) int {
-	for j := i - 1; j >= 0; j-- {
-		if slices.ContainsFunc(p.Steps[j].Out, func(o *Slot) bool {
-			return slices.ContainsFunc(p.Steps[i].In, func(in *Slot) bool { return in.Root() == o.Root() })
-		}) {
-			return j
-		}
-	}
-	return -1
 }
 
 // overlap is steps in a new order: a reduction that has not begun, with what adds up its results, and those of the one
@@ -94,19 +78,28 @@ func (p *Program) relive() {
 	p.ArenaBytes, p.WindowBytes = place(p.Slots), place(p.Windows)
 }
 
-// markAside finds the moves that can be Aside, and gives the places of the gathers.
-func (p *Program) markAside() (gathers []int) {
+// markAside finds the moves that can be Aside: the gathers that come earlier than they are, and by the step that each comes
+// after, which is the gather before it or makes something that it reads.
+func (p *Program) markAside() (early map[int]bool, after map[int]int) {
+	early, after = map[int]bool{}, map[int]int{}
+	made, before := map[*Slot]int{}, -1
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		switch {
-		case s.gathers():
-			gathers = append(gathers, i)
-			s.Aside = true
-		case p.accumulates(i) > 0:
-			s.Aside = true
+		s.Aside = s.gathers() || p.accumulates(i) > 0
+		if s.gathers() {
+			if at := before; at >= 0 {
+				for _, in := range s.In {
+					at = max(at, made[in.Root()])
+				}
+				early[i], after[at] = true, i
+			}
+			before = i
+		}
+		for _, out := range s.Out {
+			made[out.Root()] = i
 		}
 	}
-	return gathers
+	return early, after
 }
 
 // gathers reports whether a step gathers stored parameters.

@@ -3,8 +3,11 @@ package train
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"titan/libtitan/exit"
 )
@@ -32,7 +35,7 @@ func (r *run) checkFolders() error {
 func writable(folder string) error {
 	dir := filepath.Clean(folder)
 	info, err := os.Stat(dir)
-	for err != nil && dir != filepath.Dir(dir) {
+	for (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
 		info, err = os.Stat(dir)
 	}

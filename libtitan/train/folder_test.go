@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,12 +39,20 @@ func TestFoldersAreTriedBeforeTheFirstStep(t *testing.T) {
 	require.Equal(t, []string{"file"}, stepFolders(t, dir))
 }
 
-// A folder without permission to write refuses all but root.
+// A folder without permission to write in, or to look into, is no place for a run. Root, who may do anything, looks as nobody.
 func TestFolderWithoutPermission(t *testing.T) {
-	if os.Geteuid() == 0 {
-		t.Skip("root may write anywhere")
-	}
 	dir := t.TempDir()
-	require.NoError(t, os.Chmod(dir, 0o555))
-	require.ErrorContains(t, writable(filepath.Join(dir, "x")), "nothing can be made in "+dir+": permission denied")
+	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
+	closed, shut := filepath.Join(dir, "closed"), filepath.Join(dir, "shut")
+	for folder, mode := range map[string]os.FileMode{closed: 0o555, shut: 0} {
+		require.NoError(t, os.Mkdir(folder, mode))
+	}
+	if os.Geteuid() == 0 {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		require.NoError(t, syscall.Setfsuid(65534)) // of this thread alone
+		defer func() { require.NoError(t, syscall.Setfsuid(0)) }()
+	}
+	require.ErrorContains(t, writable(filepath.Join(closed, "x")), "nothing can be made in "+closed+": permission denied")
+	require.ErrorContains(t, writable(filepath.Join(shut, "x/y")), "permission denied")
 }
