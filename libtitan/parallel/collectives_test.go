@@ -3,6 +3,7 @@ package parallel
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,15 +30,20 @@ func collectives(g *graph.Graph, keep func(n *graph.Node) bool) map[string]int {
 }
 
 func sharded(t *testing.T, d manifest.MeshDims, edit func(m *manifest.Mesh)) *graph.Graph {
-	m := &manifest.Manifest{Mesh: &manifest.Mesh{Dims: d}, Model: &manifest.Model{}}
+	return shardedModel(t, tiny, d, edit)
+}
+
+// shardedModel is a layer of a model like c on 32 tokens, in float32.
+func shardedModel(t *testing.T, c manifest.ModelConfig, d manifest.MeshDims, edit func(m *manifest.Mesh)) *graph.Graph {
+	c.NumHeads, c.NumKVHeads, c.NumLayers = 2, 2, 1
+	m := &manifest.Manifest{Mesh: &manifest.Mesh{Dims: d}, Model: &manifest.Model{Config: c}}
 	if edit != nil {
 		edit(m.Mesh)
 	}
-	c := tiny
-	c.NumHeads, c.NumKVHeads, c.NumLayers = 2, 2, 1
-	st, err := trace(llama3.New(c), 0, 1, shape{rows: 4, seqLen: 8, dim: c.Dim, compute: dtype.Float32}, true)
+	s := shape{rows: 4, seqLen: 8, dim: c.Dim, compute: dtype.Float32}
+	st, err := trace(llama3.New(c), 0, 1, s, true)
 	require.NoError(t, err)
-	st, err = shard(st, spread(m))
+	st, err = shard(st, spread(m, s))
 	require.NoError(t, err)
 	return st.Graph
 }
@@ -95,4 +101,30 @@ func TestFSDPMovesUnits(t *testing.T) {
 		"bwd reduce_scatter dp_shard of 9: layers.0", "bwd all_reduce dp_replicate of 9: layers.0",
 		"bwd reduce_scatter dp_shard of 1: tok_embeddings", "bwd all_reduce dp_replicate of 1: tok_embeddings",
 	}), units(hsdp, "never"))
+}
+
+// The embedding's table stays where FSDP stores it if two rows a token are fewer bytes to send than the table and its gradient:
+// tokens and rows go round, whatever else cuts them, and the gradient is made where it stays.
+func TestRowsTravelWhereTheyAreFewer(t *testing.T) {
+	embedding := func(vocab int, tied bool, d manifest.MeshDims) (out []string) {
+		c := tiny
+		c.VocabSize, c.Tied = vocab, tied
+		for _, n := range shardedModel(t, c, d, nil).Nodes {
+			if a, ok := n.Attr.(op.MoveAttr); ok && strings.HasPrefix(n.FQN, "tok_embeddings") {
+				out = append(out, fmt.Sprintf("%v %s %v %v", n.Phase, n.Op.Name, a.Axes, n.Results[0].Shape))
+			}
+		}
+		return out
+	}
+	fsdp := manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1}
+	require.Equal(t, []string{"fwd all_gather dp_shard [32 12]", "bwd reduce_scatter dp_shard [32 12]"}, embedding(32, false, fsdp))
+	rows := []string{"fwd all_gather dp_shard [4 8]", "fwd reduce_scatter dp_shard [4 8 12]", "bwd all_gather dp_shard [4 8 12]"}
+	require.Equal(t, rows, embedding(33, false, fsdp))
+	require.Equal(t, "fwd all_gather dp_shard [33 12]", embedding(33, true, fsdp)[0], "the head needs the table whole")
+	all := manifest.MeshDims{PP: 1, DPReplicate: 2, DPShard: 2, CP: 2, TP: 2}
+	require.Equal(t, []string{
+		"fwd all_gather cp [4 8]", "fwd all_gather dp_shard [4 8]",
+		"fwd reduce_scatter dp_shard [4 8 12]", "fwd reduce_scatter cp [4 8 12]", "fwd reduce_scatter tp [4 8 12]",
+		"bwd all_gather tp [4 8 12]", "bwd all_gather cp [4 8 12]", "bwd all_gather dp_shard [4 8 12]", "bwd all_reduce dp_replicate [33 12]",
+	}, embedding(33, false, all))
 }

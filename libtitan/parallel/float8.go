@@ -100,8 +100,8 @@ type float8Report struct {
 }
 
 func reportFloat8(m *manifest.Manifest) (*float8Report, error) {
-	f := newFloat8(m, spread(m))
 	s := shape{rows: 1, seqLen: m.Training.SeqLen, dim: m.Model.Config.Dim, compute: dtype.Float32}
+	f := newFloat8(m, spread(m, s))
 	st, err := trace(llama3.New(m.Model.Config), 0, 1, s, false)
 	if err != nil {
 		return nil, err

@@ -24,10 +24,12 @@ import (
 func float8Graph(t *testing.T, recipe string, d manifest.MeshDims) *graph.Graph {
 	m := float8Manifest(recipe, d)
 	c := m.Model.Config
-	s := shape{rows: 4, seqLen: 32, dim: c.Dim, compute: dtype.BFloat16, float8: newFloat8(m, spread(m))}
+	s := shape{rows: 4, seqLen: 32, dim: c.Dim, compute: dtype.BFloat16}
+	on := spread(m, s)
+	s.float8 = newFloat8(m, on)
 	st, err := trace(llama3.New(c), 0, 1, s, true)
 	require.NoError(t, err)
-	st, err = shard(st, spread(m))
+	st, err = shard(st, on)
 	require.NoError(t, err)
 	return st.Graph
 }
@@ -124,8 +126,10 @@ func TestActivationScalesAreEachRanksOwn(t *testing.T) {
 // the forward reads outlives it. Weights have both copies, made once a step: the forward's ends with it.
 func TestFloat8LeavesBytesForTheBackward(t *testing.T) {
 	m := float8Manifest("tensorwise", manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1, EP: 1})
-	on := spread(m)
-	st, err := trace(llama3.New(m.Model.Config), 0, 1, shape{rows: 1, seqLen: 32, dim: 32, compute: dtype.BFloat16, float8: newFloat8(m, on)}, true)
+	s := shape{rows: 1, seqLen: 32, dim: 32, compute: dtype.BFloat16}
+	on := spread(m, s)
+	s.float8 = newFloat8(m, on)
+	st, err := trace(llama3.New(m.Model.Config), 0, 1, s, true)
 	require.NoError(t, err)
 	st, err = shard(st, on)
 	require.NoError(t, err)
@@ -182,7 +186,8 @@ bfloat16  3  layers.*.feed_forward.w2  32 x 24  in 24 (48 over tp 2) is not divi
 bfloat16  1  lm_head                   6 x 32   out 6 (11 over tp 2) is not divisible by 16
 `, table.String())
 
-	s := shape{rows: 4, seqLen: 32, dim: m.Model.Config.Dim, compute: dtype.BFloat16, float8: newFloat8(m, spread(m))}
+	s := shape{rows: 4, seqLen: 32, dim: m.Model.Config.Dim, compute: dtype.BFloat16}
+	s.float8 = newFloat8(m, spread(m, s))
 	st, err := trace(llama3.New(m.Model.Config), 0, 1, s, true)
 	require.NoError(t, err)
 	products := 0

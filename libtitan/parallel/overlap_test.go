@@ -23,10 +23,12 @@ func fsdpProgram(t *testing.T, recipe string, rank int) *plan.Program {
 // shardedProgram is the same on one of ranks.
 func shardedProgram(t *testing.T, recipe string, rank, ranks int) *plan.Program {
 	m := float8Manifest(recipe, manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: ranks, CP: 1, TP: 1, EP: 1})
-	c, on := m.Model.Config, spread(m)
+	c, s := m.Model.Config, shape{rows: 2 * ranks, seqLen: 8, dim: m.Model.Config.Dim, compute: dtype.BFloat16}
+	on := spread(m, s)
+	s.float8 = newFloat8(m, on)
 	c.NumLayers = 4
 	c.VocabSize = 48
-	st, err := trace(llama3.New(c), 0, 1, shape{rows: 2 * ranks, seqLen: 8, dim: c.Dim, compute: dtype.BFloat16, float8: newFloat8(m, on)}, true)
+	st, err := trace(llama3.New(c), 0, 1, s, true)
 	require.NoError(t, err)
 	st, err = shard(st, on)
 	require.NoError(t, err)
@@ -74,9 +76,8 @@ func checkOverlap(t *testing.T, recipe string) {
 	_, gathersWere := order(before, isGather)
 	_, gathersAre := order(after, isGather)
 	require.Greater(t, len(gathersAre), 4)
-	require.Equal(t, gathersAre[0]+1, gathersAre[1])
-	for k := range gathersAre[3:] {
-		require.Less(t, gathersAre[k+2], gathersWere[k+3])
+	for k := range gathersAre {
+		require.Less(t, gathersAre[k], gathersWere[k])
 	}
 	reductions := 0
 	for i := range after.Steps {

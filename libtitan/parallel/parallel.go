@@ -56,8 +56,7 @@ func New(m *manifest.Manifest) (*Job, error) {
 	}
 	j := &Job{Manifest: m, Model: llama3.New(m.Model.Config), compute: compute, stages: map[stageKey]*plan.Stage{}, fusions: map[stageKey]pass.Fusion{}}
 	j.Params = j.Model.Params()
-	j.spread = spread(m)
-	j.Mesh = j.spread.Mesh
+	j.Mesh = meshOf(m)
 	j.DP = j.Mesh.Size(placement.DPReplicate | placement.DPShard)
 	if j.schedule, err = j.cut(); err != nil {
 		return nil, err
@@ -65,7 +64,13 @@ func New(m *manifest.Manifest) (*Job, error) {
 	j.StageRank = j.schedule.StageRank
 	j.Rows = m.Training.LocalBatchSize / j.schedule.NumMicrobatches
 	j.NumMicrobatches = j.schedule.NumMicrobatches * m.Training.GradAccumSteps
+	j.spread = spread(m, j.shape())
 	return j, nil
+}
+
+// shape is that of a microbatch on all data-parallel ranks.
+func (j *Job) shape() shape {
+	return shape{rows: j.Rows * j.DP, seqLen: j.Manifest.Training.SeqLen, dim: j.Manifest.Model.Config.Dim, compute: j.compute}
 }
 
 // cut fills Stages and lays the schedule out.
@@ -188,7 +193,8 @@ func (j *Job) stage(i int, backward bool) (*plan.Stage, error) {
 }
 
 func (j *Job) layOut(i int, backward bool) (*plan.Stage, error) {
-	s := shape{j.Rows * j.DP, j.Manifest.Training.SeqLen, j.Manifest.Model.Config.Dim, j.compute, newFloat8(j.Manifest, j.spread)}
+	s := j.shape()
+	s.float8 = newFloat8(j.Manifest, j.spread)
 	st, err := trace(j.Model.Only(j.Stages[i]), i, len(j.Stages), s, backward)
 	if err != nil {
 		return nil, err

@@ -21,9 +21,10 @@ func oneRank(t *testing.T, tied bool) *plan.Program {
 	m := &manifest.Manifest{Mesh: &manifest.Mesh{Dims: manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1, EP: 1}}, Model: &manifest.Model{}}
 	c := tiny
 	c.NumLayers, c.Tied = 4, tied
-	st, err := trace(llama3.New(c), 0, 1, shape{rows: 2, seqLen: 4, dim: c.Dim, compute: dtype.BFloat16}, true)
+	s := shape{rows: 2, seqLen: 4, dim: c.Dim, compute: dtype.BFloat16}
+	st, err := trace(llama3.New(c), 0, 1, s, true)
 	require.NoError(t, err)
-	on := spread(m)
+	on := spread(m, s)
 	st, err = shard(st, on)
 	require.NoError(t, err)
 	p, err := plan.Build(plan.Where{Mesh: on.Mesh}, []*plan.Stage{st}, twoMicrobatches(), []int{0})

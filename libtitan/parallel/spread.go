@@ -3,27 +3,31 @@ package parallel
 import (
 	"strings"
 
+	"titan/libtitan/dtype"
 	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
 	"titan/libtitan/pass"
 	"titan/libtitan/placement"
 )
 
-// spread is how a job's values lie on the mesh of a stage.
-func spread(m *manifest.Manifest) pass.Spread {
-	d := m.Mesh.Dims
-	mesh := placement.Mesh{d.DPReplicate, d.DPShard, d.CP, d.TP}
+// spread is how a job's values lie on the mesh of a stage, which works on microbatches of shape s.
+func spread(m *manifest.Manifest, s shape) pass.Spread {
+	mesh := meshOf(m)
 	live := mesh.Live()
 	fsdp := (placement.DPShard | placement.CP) & live
-	s := pass.Spread{Mesh: mesh, Unit: unit(m.Model.Config.Tied), Kept: kept(m.Mesh), WholeLogits: m.Mesh.DisableLossParallel, Ring: m.Mesh.CPRotate == "ring"}
-	s.Param = func(fqn string, shape []int) (stored, used placement.Layout) {
+	on := pass.Spread{Mesh: mesh, Unit: unit(m.Model.Config.Tied), Kept: kept(m.Mesh), WholeLogits: m.Mesh.DisableLossParallel, Ring: m.Mesh.CPRotate == "ring"}
+	rows := rowsTravel(m, s)
+	on.Param = func(fqn string, shape []int) (stored, used placement.Layout) {
 		used = llama3.Placement(fqn, len(shape), live)
 		if stored = used; fsdp != 0 {
 			stored = used.Cut(0, fsdp)
 		}
+		if rows && fqn == "tok_embeddings.weight" {
+			used = stored
+		}
 		return stored, used
 	}
-	s.Value = func(name string, shape []int) placement.Layout {
+	on.Value = func(name string, shape []int) placement.Layout {
 		l := placement.Replicated(len(shape))
 		if len(shape) < 2 {
 			return l
@@ -39,7 +43,22 @@ func spread(m *manifest.Manifest) pass.Spread {
 		}
 		return l
 	}
-	return s
+	return on
+}
+
+// meshOf is the mesh of a stage's ranks.
+func meshOf(m *manifest.Manifest) placement.Mesh {
+	d := m.Mesh.Dims
+	return placement.Mesh{d.DPReplicate, d.DPShard, d.CP, d.TP}
+}
+
+// rowsTravel reports whether FSDP leaves the embedding's table where it is stored: each rank looks up in its part what the tokens
+// of all ask for, the rows go to who asked, and their gradients come back. Of T tokens that is 2 T rows to send, in the type that
+// is computed with; else the whole table is gathered in that type, and its gradient reduced in float32. A head that is tied needs
+// the table whole.
+func rowsTravel(m *manifest.Manifest, s shape) bool {
+	tokens := s.rows / m.Mesh.Dims.DPReplicate * s.seqLen
+	return !m.Model.Config.Tied && 2*tokens*s.compute.Size() < m.Model.Config.VocabSize*(s.compute.Size()+dtype.Float32.Size())
 }
 
 // unit is what FSDP gathers at once: a layer, the embedding, the last norm with the head; with a tied head the last two

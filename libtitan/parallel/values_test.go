@@ -18,10 +18,11 @@ import (
 // meshProgram is rank 0's step of two microbatches of three layers, with gathers ahead.
 func meshProgram(t *testing.T, d manifest.MeshDims) *plan.Program {
 	m := float8Manifest("off", d)
-	on := spread(m)
 	c := m.Model.Config
+	s := shape{rows: 4, seqLen: 32, dim: c.Dim, compute: dtype.BFloat16}
+	on := spread(m, s)
 	c.NumLayers = 3
-	st, err := trace(llama3.New(c), 0, 1, shape{rows: 4, seqLen: 32, dim: c.Dim, compute: dtype.BFloat16}, true)
+	st, err := trace(llama3.New(c), 0, 1, s, true)
 	require.NoError(t, err)
 	st, err = shard(st, on)
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package pass
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"titan/libtitan/graph"
@@ -117,7 +118,7 @@ func (w *sharder) cut(n *graph.Node, in []*graph.Value) ([]*graph.Value, map[pla
 		in[i] = w.gather(v)
 	}
 	cut := map[placement.Axes]string{}
-	for _, axis := range w.Mesh.Live().Each() {
+	for _, axis := range slices.Backward(w.Mesh.Live().Each()) { // what cuts last is gathered first
 		in, cut[axis] = w.axis(n, in, axis)
 	}
 	return in, cut

@@ -137,6 +137,11 @@ func (w *sharder) layout(n *graph.Node, i int, cut map[placement.Axes]string) pl
 			l = l.Sum(l.Partial | axis)
 		}
 	}
+	if name, ok := w.grads[n.Results[i]]; ok {
+		if _, used := w.Param(name, n.Results[i].Shape); used.Sharded() == l.Sharded() {
+			l.Dims = used.Dims // by the same axes, in the order in which they cut the parameter
+		}
+	}
 	return l
 }
 

@@ -41,7 +41,7 @@ func (w *sharder) move(v *graph.Value, to placement.Layout) *graph.Value {
 func (w *sharder) oneMove(v *graph.Value, to placement.Layout) *graph.Value {
 	l := v.Layout
 	for _, axis := range (l.Partial &^ to.Partial).Each() {
-		if d := to.DimOf(axis); d >= 0 && len(to.Dims[d]) == len(l.Dims[d])+1 {
+		if d := to.DimOf(axis); d >= 0 && len(to.Dims[d]) > len(l.Dims[d]) && to.Dims[d][len(l.Dims[d])] == axis {
 			return w.make(op.ReduceScatter, op.MoveAttr{Axes: axis, Dim: d, From: -1}, v, l.Sum(l.Partial&^axis).Cut(d, axis))
 		}
 	}

@@ -87,12 +87,11 @@ func (p *Program) markAside() (early map[int]bool, after map[int]int) {
 		s := &p.Steps[i]
 		s.Aside = s.gathers() || p.accumulates(i) > 0
 		if s.gathers() {
-			if at := before; at >= 0 {
-				for _, in := range s.In {
-					at = max(at, made[in.Root()])
-				}
-				early[i], after[at] = true, i
+			at := max(before, 0)
+			for _, in := range s.In {
+				at = max(at, made[in.Root()])
 			}
+			early[i], after[at] = true, i
 			before = i
 		}
 		for _, out := range s.Out {
