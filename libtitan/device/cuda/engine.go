@@ -53,7 +53,7 @@ func NewEngine(d *Device, s *Stream, o Options) (*Engine, error) {
 	if e.blas, err = newBlas(e); err != nil {
 		return nil, err
 	}
-	return e, e.compile(common())
+	return e, e.compile(common(e.clusters()))
 }
 
 // Close gives the engine's own memory back; what was bound with it can no longer be done.

@@ -160,7 +160,7 @@ func TestEmbedding(t *testing.T) {
 }
 
 func TestLoss(t *testing.T) {
-	for _, c := range []struct{ rows, vocab int }{{3, 8}, {130, 2048}, {65, 258}, {17, 128256}, {40, 33}} {
+	for _, c := range []struct{ rows, vocab int }{{3, 8}, {130, 2048}, {65, 258}, {17, 128256}, {9, 40008}, {1, 32776}, {2, 40012}, {40, 33}} {
 		each(t, fmt.Sprint(c), func(t *testing.T, kind dtype.DType) {
 			e := gpu(t)
 			logits := put(t, e, kind, values(kind, 1, c.rows*c.vocab, 3))
@@ -231,6 +231,39 @@ func TestLoss(t *testing.T) {
 			does(t)(e.CrossEntropyBoth(kind, logits.p, gotLoss.p, gotLSE.p, logits.p, at.p, scale.p, c.rows, c.vocab))
 			check("at once")
 			near(t, want[back].Data, logits, tolerance(kind, 1e-6)/4, "gradient in place")
+		})
+	}
+}
+
+// A row that does not count may hold what is not finite: it adds nothing to the loss, and its gradient is zero.
+func TestLossOfRowsThatDoNotCount(t *testing.T) {
+	for _, vocab := range []int{33, 2048, 128256} {
+		each(t, fmt.Sprint(vocab), func(t *testing.T, kind dtype.DType) {
+			e := gpu(t)
+			const rows = 3
+			logits := values(kind, 1, rows*vocab, 3)
+			finite := put(t, e, kind, logits)
+			for j, x := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+				for i := vocab + j; i < 2*vocab; i += 3 {
+					logits[i] = x
+				}
+			}
+			odd := put(t, e, kind, logits)
+			at, scale := put(t, e, dtype.Int32, []float64{5, op.Ignored, 7}), put(t, e, dtype.Float32, []float64{0.25})
+			loss, lse, d := blank(t, e, dtype.Float32, 1), blank(t, e, dtype.Float32, rows), blank(t, e, kind, rows*vocab)
+			does(t)(e.CrossEntropyBoth(kind, d.p, loss.p, lse.p, finite.p, at.p, scale.p, rows, vocab))
+			wantLoss, want := loss.get(), d.get()
+			require.Equal(t, make([]float64, vocab), want[vocab:2*vocab])
+			check := func(what string) {
+				near(t, wantLoss, loss, 1e-6, what+" loss")
+				near(t, want, d, tolerance(kind, 1e-6)/4, what+" gradient")
+				require.Equal(t, want[vocab:2*vocab], d.get()[vocab:2*vocab])
+			}
+			does(t)(e.CrossEntropyBoth(kind, d.p, loss.p, lse.p, odd.p, at.p, scale.p, rows, vocab))
+			check("at once")
+			does(t)(e.CrossEntropy(kind, loss.p, lse.p, odd.p, at.p, rows, vocab))
+			does(t)(e.CrossEntropyBackward(kind, d.p, odd.p, at.p, lse.p, scale.p, rows, Vocab{0, vocab}))
+			check("apart")
 		})
 	}
 }

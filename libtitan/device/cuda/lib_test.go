@@ -94,7 +94,7 @@ func TestKernelsCompile(t *testing.T) {
 	if err != nil {
 		t.Skipf("SKIPPED: the kernels are not compiled here, make gpu compiles them: %v", err)
 	}
-	sources := common()
+	sources := common(true)
 	for _, dt := range computed {
 		for _, dim := range []int{33, 256, 4096, 16384 / dt.Size()} {
 			row, err := rowsOf(dt, dim)

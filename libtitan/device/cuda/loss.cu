@@ -1,6 +1,7 @@
 // Softmax cross-entropy over rows of vocab logits, T float or bf16, widened as they are read: no float logits are
-// stored. A block has a row, N logits a thread at once. label -100 is ignored; a label's column here is label - first,
-// outside [0, vocab) it is another rank's. Sums over a row are float, over rows double in a fixed order.
+// stored. A block has a row, or a cluster of blocks a wide one; N logits a thread at once. A row whose label is -100 does not count,
+// whatever its logits are; a label's column here is label - first, outside [0, vocab) it is another rank's. Sums over a row are
+// float, over rows double in a fixed order.
 // Against the host: lse and loss 1e-6, gradients within T's rounding.
 #include "common.cuh"
 
@@ -8,7 +9,7 @@
 #define LOG2E 1.4426950408889634f
 
 // top is the largest of what a thread saw, sum the sum of 2^((x - top) * log2 e).
-struct softmax { float top, sum; };
+struct alignas(8) softmax { float top, sum; };
 
 // exp(x - y) by the hardware's power of two, which is off by 2 units in the last place. The difference comes first:
 // x and y are close where it matters.
@@ -24,17 +25,21 @@ __device__ inline softmax join(softmax a, softmax b) {
   return {top, a.sum * exp_less(a.top, top) + b.sum * exp_less(b.top, top)};
 }
 
+template <int N> __device__ inline void take(softmax& s, const float (&f)[N]) {
+  float top = s.top;
+#pragma unroll
+  for (int k = 0; k < N; k++) top = fmaxf(top, f[k]);
+  if (top > s.top) s.sum *= exp_less(s.top, top), s.top = top;
+#pragma unroll
+  for (int k = 0; k < N; k++) s.sum += exp_less(f[k], top);
+}
+
 template <int N, class T> __device__ inline softmax row_softmax(const T* row, i64 vocab) {
   softmax s = {-INFINITY_F, 0};
   for (i64 j = threadIdx.x * N; j < vocab; j += blockDim.x * N) {
     float f[N];
     load(f, row + j);
-    float top = s.top;
-#pragma unroll
-    for (int k = 0; k < N; k++) top = fmaxf(top, f[k]);
-    if (top > s.top) s.sum *= exp_less(s.top, top), s.top = top;
-#pragma unroll
-    for (int k = 0; k < N; k++) s.sum += exp_less(f[k], top);
+    take(s, f);
   }
   __shared__ softmax part[32];
   for (int o = 16; o > 0; o /= 2) s = join(s, {__shfl_xor_sync(~0u, s.top, o), __shfl_xor_sync(~0u, s.sum, o)});
@@ -98,6 +103,121 @@ __global__ void __launch_bounds__(512) cross_entropy_both(const T* logits, const
   if (label == IGNORED) row_zero<N>(out + at, vocab);
   else row_gradient<N>(logits + at, out + at, vocab, label, l, *scale);
 }
+
+#if __CUDA_ARCH__ >= 900
+// Wide rows, vectors of 16 bytes: with one a block, those under way are more than the cache holds. The blocks of a cluster run at
+// once and write to each other's shared memory.
+#define BLOCKS 4
+#define AHEAD 4  // loads that are under way before the first is used: guarded ones would wait for each other
+
+__device__ inline u32 cluster_rank() {
+  u32 r;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// Writes s where own lies in the block of a rank.
+__device__ inline void give(softmax* own, u32 rank, softmax s) {
+  u32 here, there;
+  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(here) : "l"(own));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(s.top), "f"(s.sum) : "memory");
+}
+
+__device__ inline softmax warp_softmax(softmax s) {
+  float top = s.top;
+#pragma unroll
+  for (int o = 16; o > 0; o /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, o));
+  float sum = s.top == top ? s.sum : s.sum * exp_less(s.top, top);
+#pragma unroll
+  for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+  return {top, sum};
+}
+
+// Joins what the threads of a cluster have, each of which did cluster_arrive when it began.
+__device__ inline softmax cluster_softmax(softmax s) {
+  __shared__ softmax part[32], all[BLOCKS];
+  s = warp_softmax(s);
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = s;
+  __syncthreads();
+  cluster_wait();  // the others have begun
+  if (threadIdx.x < 32) {
+    s = {-INFINITY_F, 0};
+    if (threadIdx.x < blockDim.x / 32) s = part[threadIdx.x];
+    s = warp_softmax(s);
+    if (threadIdx.x < BLOCKS) give(&all[cluster_rank()], threadIdx.x, s);
+  }
+  cluster_arrive(), cluster_wait();
+  s = all[0];
+#pragma unroll
+  for (int i = 1; i < BLOCKS; i++) s = join(s, all[i]);
+  return s;
+}
+
+// out = scale * (exp(f - lse) - [column is label]) of the N logits from column j on, marked to leave the caches first: what is read
+// again stays.
+template <int N, class T> __device__ inline void put_gradient(T* out, float (&f)[N], int j, int label, float lse, float scale) {
+#pragma unroll
+  for (int k = 0; k < N; k++) f[k] = exp_less(f[k], lse);
+  if ((u32)(label - j) < N)
+#pragma unroll
+    for (int k = 0; k < N; k++)
+      if (j + k == label) f[k] -= 1;
+#pragma unroll
+  for (int k = 0; k < N; k++) f[k] *= scale;
+  words<4> x;
+  store(reinterpret_cast<T*>(&x), f);
+  asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(out + j), "r"(x.w[0]), "r"(x.w[1]), "r"(x.w[2]), "r"(x.w[3]) : "memory");
+}
+
+// cross_entropy_both, a cluster a row.
+template <class T, int N>
+__global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(512, 3) cross_entropy_both_wide(const T* logits, const int* labels, float* lse, float* losses, const float* scale, T* out, i64 width) {
+  cluster_arrive();
+  int vocab = width, row = blockIdx.x / BLOCKS, label = labels[row];
+  i64 at = row * width;
+  const T* x = logits + at;
+  int from = (cluster_rank() * blockDim.x + threadIdx.x) * N, step = BLOCKS * blockDim.x * N, j = from;
+  bool leader = from == 0;
+  float picked = leader && label != IGNORED ? widen(x[label]) : 0;  // before it is written, if out is logits
+  softmax s = {-INFINITY_F, 0};
+  for (; j + (AHEAD - 1) * step < vocab; j += AHEAD * step) {
+    float f[AHEAD][N];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) load(f[i], x + j + i * step);
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) take(s, f[i]);
+  }
+  for (; j < vocab; j += step) {
+    float f[N];
+    load(f, x + j);
+    take(s, f);
+  }
+  s = cluster_softmax(s);
+  float l = s.top + logf(s.sum);
+  if (leader) lse[row] = l, losses[row] = label == IGNORED ? 0 : l - picked;
+  if (label == IGNORED) {
+    float zeros[N] = {};
+    for (j = from; j < vocab; j += step) store(out + at + j, zeros);
+    return;
+  }
+  float by = *scale;
+  for (j = from; j + (AHEAD - 1) * step < vocab; j += AHEAD * step) {
+    float f[AHEAD][N];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) load(f[i], x + j + i * step);
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) put_gradient(out + at, f[i], j + i * step, label, l, by);
+  }
+  for (; j < vocab; j += step) {
+    float f[N];
+    load(f, x + j);
+    put_gradient(out + at, f, j, label, l, by);
+  }
+}
+#endif
 
 // top[row] = the largest logit.
 template <class T, int N>

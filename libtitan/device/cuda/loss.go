@@ -9,8 +9,11 @@ import (
 //go:embed loss.cu
 var lossSource string
 
-func lossKernels() source {
+func lossKernels(clusters bool) source {
 	s := source{"loss.cu", lossSource, []string{"sum_losses", "row_loss"}}
+	if clusters {
+		s.kernels = append(s.kernels, wideLoss)
+	}
 	for _, t := range computed {
 		for _, n := range []int{1, 16 / t.Size()} {
 			for _, name := range []string{"cross_entropy", "cross_entropy_backward", "cross_entropy_both", "row_max", "row_sums"} {
@@ -52,13 +55,25 @@ func (e *Engine) CrossEntropyBackward(t dtype.DType, dlogits, logits, labels, ls
 	return e.bind(flatKernel("cross_entropy_backward", t, lanes(t, v.Size)), lossGrid(t, rows, v.Size), pack(logits, labels, lse, scale, dlogits, v.Size, v.First))
 }
 
+// wideLoss has wideBlocks blocks for a row of bfloat16 that takes more than wideRow bytes. With a block each, 132
+// multiprocessors read 135 MB of llama3's rows before they come to the first again, and the cache holds 50.
+const (
+	wideLoss   = "cross_entropy_both_wide<bf16, 8>"
+	wideRow    = 64 << 10
+	wideBlocks = 4
+)
+
 // CrossEntropyBoth is CrossEntropy and its backward in one launch.
 func (e *Engine) CrossEntropyBoth(t dtype.DType, dlogits, loss, lse, logits, labels, scale Ptr, rows, vocab int) (Work, error) {
 	losses, err := e.scratchFor(4 * rows)
 	if err != nil {
 		return nil, err
 	}
-	w, err := e.bind(flatKernel("cross_entropy_both", t, lanes(t, vocab)), lossGrid(t, rows, vocab), pack(logits, labels, lse, losses, scale, dlogits, vocab))
+	kernel, g := flatKernel("cross_entropy_both", t, lanes(t, vocab)), lossGrid(t, rows, vocab)
+	if e.clusters() && t == dtype.BFloat16 && lanes(t, vocab) == 8 && 2*vocab > wideRow {
+		kernel, g = wideLoss, grid{x: wideBlocks * rows, threads: 512}
+	}
+	w, err := e.bind(kernel, g, pack(logits, labels, lse, losses, scale, dlogits, vocab))
 	return e.withSum(w, err, loss, losses, rows)
 }
 

@@ -146,24 +146,27 @@ func BenchmarkMemory(b *testing.B) {
 	})
 }
 
-// BenchmarkLoss compares how many rows are under way: shared memory of a block limits how many there are on a multiprocessor. Few rows
-// stay in the cache until they are read again.
+// BenchmarkLoss compares a block a row with a cluster of blocks a row, whose rows stay in the cache until they are read again.
 func BenchmarkLoss(b *testing.B) {
 	e := gpu(b)
 	bf, f32 := dtype.BFloat16, dtype.Float32
+	const vocab = 128256
 	for _, rows := range []int{8192, 16384} {
-		for _, g := range []grid{{threads: 512}, {threads: 512, shared: 72 << 10}, {threads: 512, shared: 100 << 10}, {threads: 256, shared: 50 << 10}} {
-			b.Run(fmt.Sprintf("%d/%d threads, %d KiB", rows, g.threads, g.shared>>10), func(b *testing.B) {
+		run := func(name string, f func(logits, lse, losses, scale, labels Ptr) (Work, error)) {
+			b.Run(fmt.Sprintf("%d/%s", rows, name), func(b *testing.B) {
 				gpu(b)
-				const vocab = 128256
-				logits, lse, losses, scale := noise(b, e, bf, rows*vocab), noise(b, e, f32, rows), noise(b, e, f32, rows), noise(b, e, f32, 1)
 				labels := put(b, e, dtype.Int32, make([]float64, rows))
-				g.x = rows
-				w, err := e.bind(flatKernel("cross_entropy_both", bf, 8), g, pack(logits, labels.p, lse, losses, scale, logits, vocab))
+				w, err := f(noise(b, e, bf, rows*vocab), noise(b, e, f32, rows), noise(b, e, f32, rows), noise(b, e, f32, 1), labels.p)
 				require.NoError(b, err)
 				bench(b, e, 4*float64(rows*vocab), 0, w)
 			})
 		}
+		run("blocks", func(logits, lse, losses, scale, labels Ptr) (Work, error) {
+			return e.bind(flatKernel("cross_entropy_both", bf, 8), lossGrid(bf, rows, vocab), pack(logits, labels, lse, losses, scale, logits, vocab))
+		})
+		run("clusters", func(logits, lse, _, scale, labels Ptr) (Work, error) {
+			return e.CrossEntropyBoth(bf, logits, scale, lse, logits, labels, scale, rows, vocab)
+		})
 	}
 }
 
