@@ -53,8 +53,8 @@ compare() {
 # says NAME DTYPE: whether a row says more in this type than it does in another.
 says() {
   case $1:$2 in
-  *-long:bfloat16 | *-plain:bfloat16 | *-tied:float32 | cp2:float32 | cp2:tensorwise | cp2-ring:float32 | *-compiled:float32 | fsdp2-compiled:tensorwise) ;;
-  *-long:* | *-plain:* | *-tied:* | *-compiled:* | cp2*) return 1 ;;
+  *-long:bfloat16 | *-plain:bfloat16 | *-tied:float32 | cp2:float32 | cp2:tensorwise | cp2-ring:float32 | *-compiled:float32 | *-kept:float32 | *-kept:tensorwise | fsdp2-compiled:tensorwise) ;;
+  *-long:* | *-plain:* | *-tied:* | *-compiled:* | *-kept:* | cp2*) return 1 ;;
   esac
 }
 
@@ -76,6 +76,7 @@ for dtype in ${DTYPES:-float32 bfloat16 tensorwise rowwise}; do
   done <<'END'
 fsdp2 --dp-shard 2 --local-batch-size 4
 fsdp2-plain --dp-shard 2 --local-batch-size 4
+fsdp2-kept --dp-shard 2 --local-batch-size 4 --set mesh.reshard_after_forward=never
 fsdp2-accumulated --dp-shard 2 --local-batch-size 2
 ddp2 --dp-replicate 2 --dp-shard 1 --local-batch-size 4
 tp2 --tp 2 --local-batch-size 8
