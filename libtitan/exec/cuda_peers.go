@@ -46,6 +46,7 @@ type gpuPeers struct {
 	lanes  map[string]*gpuLane
 	round  *gpuLane               // of keys and values that go round; nil: none do
 	aside  map[op.Move]*flights   // FSDP's moves, by what they do
+	beside map[string]bool        // the names of their groups
 	own    map[plan.Tag]cuda.Span // sent to a stage of this rank
 	on     *cuda.Stream           // where what is bound next runs, if the caching allocator's program says so
 	// staged: it sends to other stages or receives from them, and is not recorded: how the branches of a graph run side by
@@ -55,8 +56,13 @@ type gpuPeers struct {
 
 func newGPUPeers(e *cuda.Engine, prog *plan.Program, c Collectives) (*gpuPeers, error) {
 	p := &gpuPeers{e: e, prog: prog, moves: c, lanes: map[string]*gpuLane{}, own: map[plan.Tag]cuda.Span{}}
-	p.aside = map[op.Move]*flights{}
+	p.aside, p.beside = map[op.Move]*flights{}, map[string]bool{}
 	var groups []comm.Group
+	for i := range prog.Steps {
+		if s := &prog.Steps[i]; s.Aside {
+			p.beside[asideName(moveGroup(prog, s), s)] = true
+		}
+	}
 	for i := range prog.Steps {
 		s := &prog.Steps[i]
 		switch {
@@ -99,14 +105,16 @@ func (p *gpuPeers) openWindow() (err error) {
 }
 
 // moveGroup is the group of a move. Moves that run beside what is computed have others, by what they do: a communicator
-// does one thing after another.
+// does one thing after another. The few that do the same along the same axes share it: each costs memory.
 func (p *gpuPeers) moveGroup(s *plan.Step) comm.Group {
 	g := moveGroup(p.prog, s)
-	if s.Aside {
-		g.Name += " aside, " + s.Node.Op.Name
+	if name := asideName(g, s); p.beside[name] {
+		g.Name = name
 	}
 	return g
 }
+
+func asideName(g comm.Group, s *plan.Step) string { return g.Name + " aside, " + s.Node.Op.Name }
 
 // sends reports whether a move sends anything.
 func sends(s *plan.Step) bool {

@@ -75,7 +75,7 @@ func (s *Step) leavesRoom() bool {
 func (p *Program) relive() {
 	(&builder{prog: p}).lifetimes()
 	p.hold()
-	p.ArenaBytes, p.WindowBytes = place(p.Slots), place(p.Windows)
+	p.ArenaBytes, p.WindowBytes = place(p.Slots), placeBySize(p.Windows)
 }
 
 // markAside finds the moves that can be Aside: the gathers that come earlier than they are, and by the step that each comes
