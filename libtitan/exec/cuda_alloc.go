@@ -65,8 +65,8 @@ func (m *CUDAMemory) take(fixed, arena int) (cuda.Ptr, error) {
 // unfix gives it back to the cache, with the gradients.
 func (m *CUDAMemory) unfix() error {
 	err := m.cache.Unfix(m.all)
-	for _, p := range m.Grads {
-		err = errors.Join(err, m.cache.Unfix(p))
+	for _, g := range m.Grads {
+		err = errors.Join(err, m.cache.Unfix(g.P))
 	}
 	return err
 }

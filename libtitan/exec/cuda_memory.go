@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"titan/libtitan/device/cuda"
+	"titan/libtitan/dtype"
 	"titan/libtitan/plan"
 )
 
@@ -15,12 +16,18 @@ type Stored struct {
 	Kept   map[plan.Class]map[string]cuda.Ptr
 }
 
+// Gradient is a parameter's on the device, float32 or bfloat16.
+type Gradient struct {
+	P     cuda.Ptr
+	DType dtype.DType
+}
+
 // CUDAMemory is what a program works on, on a GPU. What the caller reads and writes between runs is its Memory, which
 // lies in pinned memory of the host and is copied at the beginning and the end of each run.
 type CUDAMemory struct {
 	*Memory
 	stored             Stored
-	Grads              map[string]cuda.Ptr // by FQN, in the arena: valid from one run to the next
+	Grads              map[string]Gradient // by FQN, in the arena: valid from one run to the next
 	e                  *cuda.Engine
 	host               *cuda.Host
 	inputs, loss       cuda.Ptr // the device's copies: tokens and labels by microbatch, the scale; the losses
@@ -35,7 +42,7 @@ type CUDAMemory struct {
 // NewCUDAMemory takes the memory of prog, whose gradients lie in its arena, for microbatches of size tokens. With a cache
 // values are taken from it as the program runs, and all else when it is loaded.
 func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, stored Stored, cache *CUDACache) (*CUDAMemory, error) {
-	m := &CUDAMemory{Memory: &Memory{}, stored: stored, Grads: map[string]cuda.Ptr{}, e: e, size: size, cache: cache}
+	m := &CUDAMemory{Memory: &Memory{}, stored: stored, Grads: map[string]Gradient{}, e: e, size: size, cache: cache}
 	m.inputBytes = 8*microbatches*size + 4
 	var err error
 	if m.host, err = e.AllocHost(m.inputBytes + 4*microbatches); err != nil {
@@ -56,15 +63,16 @@ func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, s
 	m.consts = m.loss + cuda.Ptr(losses)
 	m.arena = m.consts + cuda.Ptr(consts)
 	for _, s := range prog.Slots {
-		switch {
-		case s.Class != plan.Grad:
-		case cache == nil:
-			m.Grads[s.Name] = m.arena + cuda.Ptr(s.Offset)
-		default:
-			if m.Grads[s.Name], err = cache.Fix(s.Bytes(), s.Name+" < gradients"); err != nil {
+		if s.Class != plan.Grad {
+			continue
+		}
+		at := m.arena + cuda.Ptr(s.Offset)
+		if cache != nil {
+			if at, err = cache.Fix(s.Bytes(), s.Name+" < gradients"); err != nil {
 				return nil, err
 			}
 		}
+		m.Grads[s.Name] = Gradient{at, s.DType}
 	}
 	return m, nil
 }
@@ -110,7 +118,8 @@ func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
 	case plan.Copy, plan.Largest:
 		t.p, known = m.stored.Kept[s.Class][s.Name]
 	case plan.Grad:
-		t.p, known = m.Grads[s.Name]
+		g, made := m.Grads[s.Name]
+		t.p, known = g.P, made
 	case plan.Tokens:
 		t.p = m.inputs + cuda.Ptr(8*s.Microbatch*m.size)
 	case plan.Labels:

@@ -32,15 +32,24 @@ func (p *Program) PlaceGrads() {
 		return
 	}
 	p.GradsInArena = true
+	grads, at := p.gradSlots()
+	for i, s := range grads {
+		s.First, s.Last = at[i], len(p.Steps)-1
+	}
+	p.Slots = append(p.Slots, grads...)
+	p.ArenaBytes = placeBySize(p.Slots)
+}
+
+// gradSlots are the gradients that p makes, in order, and by which step each is first written.
+func (p *Program) gradSlots() (slots []*Slot, at []int) {
 	seen := map[*Slot]bool{}
 	for i := range p.Steps {
 		for _, s := range p.Steps[i].Out {
 			if s.Class == Grad && !seen[s] {
 				seen[s] = true
-				s.First, s.Last = i, len(p.Steps)-1
-				p.Slots = append(p.Slots, s)
+				slots, at = append(slots, s), append(at, i)
 			}
 		}
 	}
-	p.ArenaBytes = placeBySize(p.Slots)
+	return slots, at
 }

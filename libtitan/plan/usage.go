@@ -41,8 +41,10 @@ func Measure(prog *Program) Usage {
 	u.Fixed[Const] = prog.ConstBytes
 	for _, bytes := range prog.paramBytes() {
 		u.Fixed[Param] += bytes
-		if !prog.GradsInArena {
-			u.Fixed[Grad] += bytes
+	}
+	if grads, _ := prog.gradSlots(); !prog.GradsInArena {
+		for _, s := range grads {
+			u.Fixed[Grad] += s.Bytes()
 		}
 	}
 	return u

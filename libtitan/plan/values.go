@@ -226,14 +226,9 @@ func (p *Program) Fixed() (out []Fixture) {
 	if p.GradsInArena {
 		return out
 	}
-	seen := map[*Slot]bool{}
-	for i := range p.Steps {
-		for _, s := range p.Steps[i].Out {
-			if s.Class == Grad && !seen[s] {
-				seen[s] = true
-				add(s.Name+" < gradients", s.Bytes())
-			}
-		}
+	grads, _ := p.gradSlots()
+	for _, s := range grads {
+		add(s.Name+" < gradients", s.Bytes())
 	}
 	return out
 }

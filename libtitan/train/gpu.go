@@ -68,16 +68,17 @@ func (g *gpu) train(mem *exec.CUDAMemory, r *exec.Runner, c comm.Comm) error {
 	if err != nil {
 		return err
 	}
-	bytes := 0.0 // of parameters
+	values, grads := 0.0, 0.0 // bytes of parameters and of their gradients
 	for _, p := range all {
-		bytes += 4 * float64(p.N)
+		values += 4 * float64(p.N)
+		grads += float64(p.GradBytes())
 	}
 	for _, w := range []struct {
 		exec.Cost
 		work cuda.Work
 	}{
-		{exec.Cost{Class: "norms", Bytes: bytes}, g.optimizer.Measure}, {exec.Cost{Class: "norms of all ranks"}, sum},
-		{exec.Cost{Class: "clip"}, g.optimizer.Clip}, {exec.Cost{Class: "adamw", Bytes: 7 * bytes}, g.update},
+		{exec.Cost{Class: "norms", Bytes: grads}, g.optimizer.Measure}, {exec.Cost{Class: "norms of all ranks"}, sum},
+		{exec.Cost{Class: "clip"}, g.optimizer.Clip}, {exec.Cost{Class: "adamw", Bytes: 6*values + grads}, g.update},
 	} {
 		if r.Unrecorded() != "" {
 			g.after = append(g.after, w.work)
@@ -106,8 +107,8 @@ func (g *gpu) trained(mem *exec.CUDAMemory) (all []cuda.Param, t cuda.Tally, err
 		}
 		t.Where = append(t.Where, where)
 		all = append(all, cuda.Param{
-			P: g.state[aParameter][fqn], G: grad, M: g.state[anAverage][fqn], V: g.state[aSquaredAverage][fqn],
-			Copy: g.kept[plan.Copy][fqn], Largest: g.kept[plan.Largest][fqn], N: int(h.NumElements()),
+			P: g.state[aParameter][fqn], G: grad.P, M: g.state[anAverage][fqn], V: g.state[aSquaredAverage][fqn],
+			Copy: g.kept[plan.Copy][fqn], Largest: g.kept[plan.Largest][fqn], N: int(h.NumElements()), NarrowG: grad.DType == dtype.BFloat16,
 		})
 	}
 	return all, t, nil
@@ -182,7 +183,7 @@ func (g *gpu) squares(which tensorKind) ([]float64, error) {
 }
 
 func (g *gpu) exchange(fqn string, f func(mine, theirs []float32) error) error {
-	at := g.programs[0].Grads[fqn] // of the program that trains, which is loaded first
+	at := g.programs[0].Grads[fqn].P // of the program that trains, which is loaded first; float32, as all of a pipeline's
 	n := 0
 	for _, h := range g.held {
 		if h.Param.FQN == fqn {

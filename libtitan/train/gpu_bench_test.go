@@ -43,7 +43,8 @@ func BenchmarkGPU(b *testing.B) {
 	}
 }
 
-// BenchmarkGPUWays does without what makes a step fast: one graph, copies of parameters that AdamW makes, sums that products make.
+// BenchmarkGPUWays does without what makes a step fast: one graph, copies of parameters that AdamW makes, sums that products make,
+// gradients as narrow as products.
 func BenchmarkGPUWays(b *testing.B) {
 	for _, c := range gpuJobs[:3] {
 		b.Run(c.name+"/all", func(b *testing.B) { benchGPU(b, c, nil) })
@@ -51,13 +52,15 @@ func BenchmarkGPUWays(b *testing.B) {
 			b.Setenv("CUDA_LAUNCH_BLOCKING", "1") // the driver reads it earlier: it changes nothing but ours
 			benchGPU(b, c, nil)
 		})
-		b.Run(c.name+"/no copies", func(b *testing.B) { benchGPU(b, c, (*plan.Program).SumInProducts) })
-		b.Run(c.name+"/no sums", func(b *testing.B) { benchGPU(b, c, (*plan.Program).KeepCopies) })
+		copies, sums, narrow := (*plan.Program).KeepCopies, (*plan.Program).SumInProducts, (*plan.Program).NarrowGrads
+		b.Run(c.name+"/no copies", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){sums, narrow}) })
+		b.Run(c.name+"/no sums", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, narrow}) })
+		b.Run(c.name+"/wide gradients", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, sums}) })
 	}
 }
 
-// benchGPU measures a job, its step rearranged in another way than usual if arrange is given.
-func benchGPU(b *testing.B, c gpuJob, arrange func(p *plan.Program)) {
+// benchGPU measures a job, its step rearranged in other ways than usual if they are given.
+func benchGPU(b *testing.B, c gpuJob, ways []func(p *plan.Program)) {
 	d, err := cuda.Open(0)
 	if err != nil {
 		b.Skipf("SKIPPED: needs a GPU: %v", err)
@@ -81,14 +84,7 @@ func benchGPU(b *testing.B, c gpuJob, arrange func(p *plan.Program)) {
 	defer r.train.Close()
 	r.report, err = newReport(r)
 	require.NoError(b, err)
-	if arrange != nil {
-		prog, err := r.job.Program(0)
-		require.NoError(b, err)
-		arrange(prog)
-		prog.Overlap()
-		prog.PlaceGrads()
-		r.programs[0] = prog
-	}
+	r.arrangedBy(b, ways)
 	var seconds []float64
 	r.report.seen = func(s record) { seconds = append(seconds, s.StepSeconds) }
 	require.NoError(b, r.start(context.Background(), func(ctx context.Context, c comm.Comm) error {
@@ -105,6 +101,19 @@ func benchGPU(b *testing.B, c gpuJob, arrange func(p *plan.Program)) {
 	slices.Sort(seconds)
 	b.ReportMetric(float64(m.Training.SeqLen*m.Training.GlobalBatchSize)/seconds[len(seconds)/2], "tokens/s")
 	b.ReportMetric(1000*seconds[len(seconds)/2], "ms/step")
+}
+
+// arrangedBy has the one rank of r run a step that is rearranged in these ways alone; none: as usual.
+func (r *run) arrangedBy(t testing.TB, ways []func(p *plan.Program)) {
+	if ways == nil {
+		return
+	}
+	prog, err := r.job.Program(0)
+	require.NoError(t, err)
+	for _, way := range append(ways, (*plan.Program).Overlap, (*plan.Program).PlaceGrads) {
+		way(prog)
+	}
+	r.programs[0] = prog
 }
 
 // timesOf logs where the time goes.

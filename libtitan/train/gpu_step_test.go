@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,8 +49,8 @@ func TestGPUGraphHasTheBitsOfItsKernels(t *testing.T) {
 	}
 }
 
-// onRank calls f with the one rank of m on the GPU.
-func onRank(t *testing.T, m *manifest.Manifest, f func(ctx context.Context, k *rank, g *gpu)) {
+// onRank calls f with the one rank of m on the GPU, its step rearranged in other ways than usual if they are given.
+func onRank(t *testing.T, m *manifest.Manifest, f func(ctx context.Context, k *rank, g *gpu), ways ...func(p *plan.Program)) {
 	o := quiet()
 	o.Device = "cuda"
 	r, err := open(m, o, false)
@@ -60,6 +61,7 @@ func onRank(t *testing.T, m *manifest.Manifest, f func(ctx context.Context, k *r
 	defer r.train.Close()
 	r.report, err = newReport(r)
 	require.NoError(t, err)
+	r.arrangedBy(t, ways)
 	require.NoError(t, r.start(context.Background(), func(ctx context.Context, c comm.Comm) error {
 		k, err := r.newRank(c, true)
 		require.NoError(t, err)
@@ -71,7 +73,7 @@ func onRank(t *testing.T, m *manifest.Manifest, f func(ctx context.Context, k *r
 // computingIn is tinyJob in a type, or in bfloat16 with linears in float8.
 func computingIn(t *testing.T, compute, data string) *manifest.Manifest {
 	m := tinyJob(t, data)
-	if m.Training.MixedPrecisionParam = compute; compute == "tensorwise" {
+	if m.Training.MixedPrecisionParam = compute; compute != "float32" && compute != "bfloat16" {
 		m.Training.MixedPrecisionParam, m.Float8 = "bfloat16", manifest.NewFloat8(compute)
 	}
 	return m
@@ -191,4 +193,64 @@ func TestGPUFloat8GoesOn(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The gradients that products round to bfloat16 are those that are float32 else, to half a unit of its last bit; the others stay
+// float32. Sums are made in other orders.
+func TestGPUNarrowGradients(t *testing.T) {
+	needGPU(t)
+	data := numbers(t)
+	for _, c := range []string{"bfloat16", "tensorwise", "rowwise_with_gw_hp"} {
+		t.Run(c, func(t *testing.T) {
+			m := computingIn(t, c, data)
+			wide := gradients(t, m, (*plan.Program).KeepCopies, (*plan.Program).SumInProducts)
+			narrow := gradients(t, m)
+			require.Len(t, narrow, len(wide))
+			for fqn, want := range wide {
+				kind, rounding := dtype.BFloat16, 1.0/256
+				if strings.Contains(fqn, "norm") || strings.Contains(fqn, "tok_embeddings") {
+					kind, rounding = dtype.Float32, 0
+				}
+				require.Equal(t, []dtype.DType{dtype.Float32, kind}, []dtype.DType{want.kind, narrow[fqn].kind}, fqn)
+				largest, off := 0.0, 0.0
+				for i, x := range want.x {
+					largest = max(largest, math.Abs(float64(x)))
+					off = max(off, math.Abs(float64(narrow[fqn].x[i]-x))-rounding*math.Abs(float64(x)))
+				}
+				t.Logf("%s: up to %.2g, off by %.2g more than is rounded", fqn, largest, off)
+				require.Positive(t, largest, fqn)
+				require.LessOrEqual(t, off, 1e-5*largest, fqn)
+			}
+		})
+	}
+}
+
+// gradient is one as it lies on the device, and its values.
+type gradient struct {
+	kind dtype.DType
+	x    []float32
+}
+
+// gradients of m's first step.
+func gradients(t *testing.T, m *manifest.Manifest, ways ...func(p *plan.Program)) map[string]gradient {
+	out := map[string]gradient{}
+	onRank(t, m, func(ctx context.Context, k *rank, g *gpu) {
+		_, err := k.step(ctx, ctx)
+		require.NoError(t, err)
+		require.NoError(t, g.e.Stream.Sync())
+		for _, h := range g.held {
+			at, x := g.programs[0].Grads[h.Param.FQN], make([]float32, h.NumElements())
+			bytes := make([]byte, len(x)*at.DType.Size())
+			require.NoError(t, g.e.Download(bytes, at.P))
+			for i := range x {
+				if at.DType == dtype.BFloat16 {
+					x[i] = dtype.F32(binary.LittleEndian.Uint16(bytes[2*i:]))
+				} else {
+					x[i] = math.Float32frombits(binary.LittleEndian.Uint32(bytes[4*i:]))
+				}
+			}
+			out[h.Param.FQN] = gradient{at.DType, x}
+		}
+	}, ways...)
+	return out
 }

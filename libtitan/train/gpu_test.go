@@ -49,7 +49,7 @@ func TestReferenceOnGPU(t *testing.T) {
 			}
 			for fqn, want := range grads {
 				x := make([]float32, len(want))
-				require.NoError(t, g.e.Download(floatBytes(x), g.programs[0].Grads[fqn]))
+				require.NoError(t, g.e.Download(floatBytes(x), g.programs[0].Grads[fqn].P))
 				t.Logf("%s: off by %.2g", fqn, relativeError(x, want))
 				require.Less(t, relativeError(x, want), 1e-5, fqn)
 			}

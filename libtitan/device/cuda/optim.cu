@@ -2,7 +2,8 @@
 // Against torch.optim.AdamW in float64: 1e-6 after 20 steps. Sums of squares are double: 1e-12.
 #include "common.cuh"
 
-struct tensor { float *p, *g, *m, *v; bf16* copy; u32* largest; i64 n; };  // copy, and largest magnitude, of p; 0: there is none
+// copy, and largest magnitude, of p: 0 if there is none. narrow: the gradient is bf16.
+struct tensor { float *p; void* g; float *m, *v; bf16* copy; u32* largest; i64 n; bool narrow; };
 struct chunk { int tensor, index; };
 
 // What one step is made of, in device memory: it changes from step to step, the launch does not. clip fills in the first two.
@@ -15,49 +16,53 @@ __device__ inline void adamw1(float& p, float g, float& m, float& v, const scala
   p = p * s.decay + s.minus_step * m / (sqrtf(v) / s.sqrt_c2 + s.eps);
 }
 
-// p *= 1 - lr*wd; m += (g-m)(1-beta1); v = v*beta2 + g^2(1-beta2); p -= lr/c1 * m / (sqrt(v)/sqrt(c2) + eps), with
-// g scaled first; then the copy of p is made, and what clip left zero becomes p's largest magnitude: since what is there is read
-// first, few warps have to write. Nothing is done in a step that is not finite. Chunks are 2048 elements, two float4 a thread:
-// 16 bytes read and 12 written an element, 14 with a copy.
-__global__ void __launch_bounds__(256) adamw(const tensor* tensors, const chunk* chunks, const scalars* now) {
-  scalars s = *now;
-  if (!s.finite) return;
-  chunk c = chunks[blockIdx.x];
-  tensor t = tensors[c.tensor];
-  i64 from = c.index * 2048ll, to = min(from + 2048, t.n);
-  u32 top = 0, seen = t.largest ? *(volatile u32*)t.largest : 0;
+// update does it for a chunk of t, whose gradient is g, and returns the largest magnitude of what p is then, by thread.
+template <class G> __device__ inline u32 update(const tensor& t, const G* g, i64 from, const scalars& s) {
+  i64 to = min(from + 2048, t.n);
+  u32 top = 0;
 #pragma unroll
   for (int u = 0; u < 2; u++) {
     i64 i = from + (u * 256 + threadIdx.x) * 4;
     if (i + 4 <= to) {
-      float p[4], g[4], m[4], v[4];
-      load(p, t.p + i), load(g, t.g + i), load(m, t.m + i), load(v, t.v + i);
+      float p[4], d[4], m[4], v[4];
+      load(p, t.p + i), load(d, g + i), load(m, t.m + i), load(v, t.v + i);
 #pragma unroll
-      for (int k = 0; k < 4; k++) adamw1(p[k], g[k], m[k], v[k], s);
+      for (int k = 0; k < 4; k++) adamw1(p[k], d[k], m[k], v[k], s);
       store(t.p + i, p), store(t.m + i, m), store(t.v + i, v);
       if (t.copy) store(t.copy + i, p);
 #pragma unroll
       for (int k = 0; k < 4; k++) top = max(top, magnitude(p[k]));
     } else {
       for (; i < to; i++) {
-        adamw1(t.p[i], t.g[i], t.m[i], t.v[i], s);
+        adamw1(t.p[i], widen(g[i]), t.m[i], t.v[i], s);
         if (t.copy) put(t.copy + i, t.p[i]);
         top = max(top, magnitude(t.p[i]));
       }
     }
   }
+  return top;
+}
+
+// p *= 1 - lr*wd; m += (g-m)(1-beta1); v = v*beta2 + g^2(1-beta2); p -= lr/c1 * m / (sqrt(v)/sqrt(c2) + eps), with
+// g scaled first; then the copy of p is made, and what clip left zero becomes p's largest magnitude: since what is there is read
+// first, few warps have to write. Nothing is done in a step that is not finite. Chunks are 2048 elements, two float4 a thread:
+// 16 bytes read, 14 of a narrow gradient, and 12 written an element, 14 with a copy.
+__global__ void __launch_bounds__(256) adamw(const tensor* tensors, const chunk* chunks, const scalars* now) {
+  scalars s = *now;
+  if (!s.finite) return;
+  chunk c = chunks[blockIdx.x];
+  tensor t = tensors[c.tensor];
+  i64 from = c.index * 2048ll;
+  u32 seen = t.largest ? *(volatile u32*)t.largest : 0;
+  u32 top = t.narrow ? update(t, (const bf16*)t.g, from, s) : update(t, (const float*)t.g, from, s);
   if (!t.largest) return;
 #pragma unroll
   for (int o = 16; o > 0; o /= 2) top = max(top, __shfl_xor_sync(~0u, top, o));
   if (threadIdx.x % 32 == 0 && top > seen) atomicMax(t.largest, top);
 }
 
-// part[block] = sum of squares of a chunk of 32768 values of which: p, g, m or v.
-__global__ void __launch_bounds__(256) squares(const tensor* tensors, const chunk* chunks, double* part, i64 which) {
-  chunk c = chunks[blockIdx.x];
-  tensor t = tensors[c.tensor];
-  const float* x = which == 0 ? t.p : which == 1 ? t.g : which == 2 ? t.m : t.v;
-  i64 from = c.index * 32768ll, to = min(from + 32768, t.n);
+// squares_of is a thread's sum of squares of x from from up to to.
+template <class T> __device__ inline double squares_of(const T* x, i64 from, i64 to) {
   double s = 0;
   i64 i = from + threadIdx.x * 4;
 #pragma unroll 4
@@ -67,7 +72,17 @@ __global__ void __launch_bounds__(256) squares(const tensor* tensors, const chun
 #pragma unroll
     for (int k = 0; k < 4; k++) s += (double)f[k] * f[k];
   }
-  for (; i < to; i++) s += (double)x[i] * x[i];
+  for (; i < to; i++) s += (double)widen(x[i]) * widen(x[i]);
+  return s;
+}
+
+// part[block] = sum of squares of a chunk of 32768 values of which: p, g, m or v.
+__global__ void __launch_bounds__(256) squares(const tensor* tensors, const chunk* chunks, double* part, i64 which) {
+  chunk c = chunks[blockIdx.x];
+  tensor t = tensors[c.tensor];
+  i64 from = c.index * 32768ll, to = min(from + 32768, t.n);
+  const void* x = which == 0 ? t.p : which == 1 ? t.g : which == 2 ? t.m : t.v;
+  double s = which == 1 && t.narrow ? squares_of((const bf16*)x, from, to) : squares_of((const float*)x, from, to);
   s = block_sum(s);
   if (threadIdx.x == 0) part[blockIdx.x] = s;
 }

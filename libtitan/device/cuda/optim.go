@@ -19,11 +19,20 @@ const (
 	squaresChunk = 32768
 )
 
-// Param is what the optimizer keeps of a parameter: N float32 each of values, gradient and moments; the values in bfloat16, where
-// a copy is kept (else 0), and their largest magnitude, as Amax has it, where that is (else 0).
+// Param is what the optimizer keeps of a parameter: N each of values, gradient and moments, float32 but for a gradient that is
+// bfloat16; the values in bfloat16, where a copy is kept (else 0), and their largest magnitude, as Amax has it, where that is (else 0).
 type Param struct {
 	P, G, M, V, Copy, Largest Ptr
 	N                         int
+	NarrowG                   bool
+}
+
+// GradBytes is the size of p's gradient.
+func (p Param) GradBytes() int {
+	if p.NarrowG {
+		return 2 * p.N
+	}
+	return 4 * p.N
 }
 
 // AdamW is one step's settings (Loshchilov and Hutter, 2019). C1 and C2 are the bias corrections 1-Beta1^t and

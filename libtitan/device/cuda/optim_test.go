@@ -32,7 +32,16 @@ func sumSquares(x []float64) (sum float64) {
 
 // Twenty updates of tensors of several sizes against float64, clipped or not, the later ones recorded; the host has the tally of
 // the very step that it waits for, and the largest magnitudes are those that Amax finds. A step that is not finite changes nothing.
+// Gradients are float32, or bfloat16 in the one or the other half of the tensors.
 func TestOptimizer(t *testing.T) {
+	wide, narrow := dtype.Float32, dtype.BFloat16
+	for _, kinds := range [][2]dtype.DType{{wide, wide}, {wide, narrow}, {narrow, wide}} {
+		t.Run(fmt.Sprint(kinds), func(t *testing.T) { optimizes(t, kinds) })
+	}
+}
+
+// optimizes checks updates by gradients that are of these types in turn.
+func optimizes(t *testing.T, kinds [2]dtype.DType) {
 	e := gpu(t)
 	sizes := []int{1, 3, 2048, 2049, 70_001, 40_000}
 	where := []int{6, 2, -1, 0, 5, 3} // of seven; others count the third
@@ -42,7 +51,7 @@ func TestOptimizer(t *testing.T) {
 	for i, n := range sizes {
 		zero := make([]float64, n)
 		a, c := random(t, e, dtype.Float32, uint64(i), n), blank(t, e, dtype.BFloat16, n)
-		p := Param{P: a.p, G: blank(t, e, dtype.Float32, n).p, M: put(t, e, dtype.Float32, zero).p, V: put(t, e, dtype.Float32, zero).p, N: n}
+		p := Param{P: a.p, G: blank(t, e, kinds[i%2], n).p, M: put(t, e, dtype.Float32, zero).p, V: put(t, e, dtype.Float32, zero).p, N: n, NarrowG: kinds[i%2] == dtype.BFloat16}
 		if i != 1 {
 			p.Copy = c.p
 		}
@@ -67,7 +76,14 @@ func TestOptimizer(t *testing.T) {
 		s.C1, s.C2 = 1-math.Pow(s.Beta1, float64(number)), 1-math.Pow(s.Beta2, float64(number))
 		s.MaxNorm = []float64{1, 1e9}[number%2]
 		for i, n := range sizes {
-			require.NoError(t, e.Upload(params[i].G, bytesOf(floats(f(n, i)))))
+			g := bytesOf(floats(f(n, i)))
+			if params[i].NarrowG {
+				narrow := make([]uint16, n)
+				dtype.NarrowBF16(narrow, floats(f(n, i)))
+				g = bytesOf(narrow)
+			}
+			require.Len(t, g, params[i].GradBytes())
+			require.NoError(t, e.Upload(params[i].G, g))
 		}
 		o.Set(s)
 		if number > 10 {
@@ -79,7 +95,7 @@ func TestOptimizer(t *testing.T) {
 		return o.Tally()
 	}
 	for number := 1; number <= 20; number++ {
-		grad := func(n, i int) []float64 { return values(dtype.Float32, uint64(100*number+i), n, 1) }
+		grad := func(n, i int) []float64 { return values(kinds[i%2], uint64(100*number+i), n, 1) }
 		got := step(number, grad)
 		tally := make([]float64, 8)
 		tally[7] = 5.5
@@ -122,7 +138,7 @@ func TestOptimizer(t *testing.T) {
 	}
 	for _, bad := range []float64{math.NaN(), math.Inf(1)} {
 		tally := step(21, func(n, i int) []float64 {
-			g := values(dtype.Float32, uint64(i), n, 1)
+			g := values(kinds[i%2], uint64(i), n, 1)
 			if i == 4 {
 				g[n-1] = bad
 			}

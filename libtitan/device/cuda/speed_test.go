@@ -171,22 +171,29 @@ func BenchmarkLoss(b *testing.B) {
 }
 
 func BenchmarkOptimizer(b *testing.B) {
+	for _, grads := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
+		b.Run(grads.String(), func(b *testing.B) { benchOptimizer(b, grads) })
+	}
+}
+
+// benchOptimizer measures updates by gradients of a type.
+func benchOptimizer(b *testing.B, grads dtype.DType) {
 	e := gpu(b)
 	var params []Param
-	all := 0
+	all, size := 0.0, float64(grads.Size())
 	for _, n := range []int{128256 * 2048, 2048 * 2048, 2048 * 8192, 2048, 400_000_000, 128256 * 2048, 17} {
 		f := func() Ptr { return noise(b, e, dtype.Float32, n) }
-		params = append(params, Param{P: f(), G: f(), M: f(), V: f(), Copy: noise(b, e, dtype.BFloat16, n), N: n})
-		all += n
+		params = append(params, Param{P: f(), G: noise(b, e, grads, n), M: f(), V: f(), Copy: noise(b, e, dtype.BFloat16, n), N: n, NarrowG: grads == dtype.BFloat16})
+		all += float64(n)
 	}
 	for _, what := range []string{"", " and largest magnitudes"} {
 		o, err := e.NewOptimizer(params, Tally{Where: []int{0, 1, 2, 3, 4, 5, 6}, NumParams: 7})
 		require.NoError(b, err)
 		o.Set(AdamW{LR: 1e-5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, C1: 1, C2: 1, MaxNorm: 1})
 		require.NoError(b, sequence(o.Measure, o.Clip)())
-		b.Run("AdamW"+what, func(b *testing.B) { gpu(b); bench(b, e, 30*float64(all), 0, o.Update) })
-		b.Run("Squares", func(b *testing.B) { gpu(b); bench(b, e, 4*float64(all), 0, o.squares[Gradients]) })
-		b.Run("Measure", func(b *testing.B) { gpu(b); bench(b, e, 4*float64(all), 0, o.Measure) })
+		b.Run("AdamW"+what, func(b *testing.B) { gpu(b); bench(b, e, (26+size)*all, 0, o.Update) })
+		b.Run("Squares", func(b *testing.B) { gpu(b); bench(b, e, size*all, 0, o.squares[Gradients]) })
+		b.Run("Measure", func(b *testing.B) { gpu(b); bench(b, e, size*all, 0, o.Measure) })
 		b.Run("Clip", func(b *testing.B) { gpu(b); bench(b, e, 0, 0, o.Clip) })
 		require.NoError(b, o.Close())
 		for i := range params {
