@@ -60,6 +60,7 @@ func (g *gpuProgram) bindSteps(prog *plan.Program, mem *CUDAMemory) error {
 	fused := fuseLosses(prog)
 	for i := range prog.Steps {
 		s := &prog.Steps[i]
+		g.at = append(g.at, len(g.works))
 		if fused[s] == s || s.Node != nil && s.Node.Op.View {
 			continue // done at its backward; or nothing is to be done
 		}

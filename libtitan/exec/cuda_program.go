@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 
 	"titan/libtitan/device/cuda"
 )
@@ -15,6 +16,7 @@ type gpuProgram struct {
 	works []cuda.Work
 	names []string // of each
 	costs []Cost
+	at    []int // of works, where each step of the plan begins
 	ran   bool
 	graph *cuda.Graph
 	// cached: its steps are not here but in a cachedProgram.
@@ -23,6 +25,15 @@ type gpuProgram struct {
 
 func (g *gpuProgram) add(c Cost, name string, w cuda.Work) {
 	g.works, g.names, g.costs = append(g.works, w), append(g.names, name), append(g.costs, c)
+}
+
+// insert puts w before what step i of the plan waits for and does.
+func (g *gpuProgram) insert(i int, c Cost, w cuda.Work) {
+	k := g.at[i]
+	g.works, g.names, g.costs = slices.Insert(g.works, k, w), slices.Insert(g.names, k, c.Class), slices.Insert(g.costs, k, c)
+	for j := i; j < len(g.at); j++ {
+		g.at[j]++
+	}
 }
 
 // await waits for a stream or an event.
@@ -51,6 +62,9 @@ const launchBlocking = "CUDA_LAUNCH_BLOCKING"
 
 // Then puts w after all that a program does on a GPU, in the same graph.
 func (r *Runner) Then(c Cost, w cuda.Work) { r.gpu.add(c, c.Class, w) }
+
+// Before puts w before step i of a program's plan and the moves that this waits for, in the same graph; what w reads has to be there.
+func (r *Runner) Before(i int, c Cost, w cuda.Work) { r.gpu.insert(i, c, w) }
 
 // Start puts a program's steps on the stream of its GPU, and waits for none of them if it need not.
 func (r *Runner) Start(ctx context.Context) error {

@@ -7,7 +7,7 @@ import "slices"
 func (p *Program) ReduceIntoGrads() {
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if !s.Aside || s.gathers() {
+		if !s.reduces() {
 			continue
 		}
 		s.Out = slices.Clone(s.Out)

@@ -11,15 +11,15 @@ import (
 // one before it is, a unit early, or once what it reads is made. Each reduction begins beside attention or, where a peer is
 // waited for, beside that: products hold every multiprocessor until they end, and one that finds some taken takes as long
 // again, where attention's short blocks go around. What a reduction leaves is added to the gradients where the next
-// reduction is made. These moves are Aside; what they read lives until their results are used. It costs the memory of one
-// or two more units of each.
+// reduction is made, or at the end, when all have begun. These moves are Aside; what they read lives until their results
+// are used. It costs the memory of one or two more units of each.
 func (p *Program) Overlap() {
 	p.roomsOnDevice()
 	early, after := p.markAside()
 	o := overlap{steps: make([]Step, 0, len(p.Steps))}
 	for i := 0; i < len(p.Steps); i++ {
 		switch s := &p.Steps[i]; {
-		case s.Aside && !s.gathers():
+		case s.reduces():
 			n := p.accumulates(i)
 			o.begin()
 			o.waiting = p.Steps[i:][:1+n]
@@ -39,6 +39,7 @@ func (p *Program) Overlap() {
 	}
 	o.begin()
 	p.Steps = append(o.steps, o.late...)
+	p.beginLast()
 	p.relive()
 }
 

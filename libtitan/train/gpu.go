@@ -50,14 +50,19 @@ func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*ex
 	peers, _ := c.(exec.Collectives)
 	r, err := exec.LoadCUDA(g.e, prog, mem, peers)
 	if err == nil && prog.GradsInArena {
-		err = g.train(mem, r, c)
+		err = g.train(prog, mem, r, c)
 	}
 	return mem.Memory, r, err
 }
 
-// train ties the optimizer to the gradients of a program, and makes it the program's end.
-func (g *gpu) train(mem *exec.CUDAMemory, r *exec.Runner, c comm.Comm) error {
-	all, tally, err := g.trained(mem)
+// train ties the optimizer to the gradients of a program, and makes it the program's end. Of the gradients that are whole before
+// the program waits for its last reductions, the norm is begun beside those.
+func (g *gpu) train(prog *plan.Program, mem *exec.CUDAMemory, r *exec.Runner, c comm.Comm) error {
+	tail, early := prog.Tail()
+	if r.Unrecorded() != "" {
+		early = nil
+	}
+	all, tally, err := g.trained(mem, early)
 	if err != nil {
 		return err
 	}
@@ -68,17 +73,20 @@ func (g *gpu) train(mem *exec.CUDAMemory, r *exec.Runner, c comm.Comm) error {
 	if err != nil {
 		return err
 	}
-	values, grads := 0.0, 0.0 // bytes of parameters and of their gradients
+	values, grads := 0.0, map[bool]float64{} // bytes of parameters, and of their gradients, by whether they are early
 	for _, p := range all {
 		values += 4 * float64(p.N)
-		grads += float64(p.GradBytes())
+		grads[p.Early] += float64(p.GradBytes())
+	}
+	if len(early) > 0 {
+		r.Before(tail, exec.Cost{Class: "norms", Bytes: grads[true]}, g.optimizer.Begin)
 	}
 	for _, w := range []struct {
 		exec.Cost
 		work cuda.Work
 	}{
-		{exec.Cost{Class: "norms", Bytes: grads}, g.optimizer.Measure}, {exec.Cost{Class: "norms of all ranks"}, sum},
-		{exec.Cost{Class: "clip"}, g.optimizer.Clip}, {exec.Cost{Class: "adamw", Bytes: 6*values + grads}, g.update},
+		{exec.Cost{Class: "norms", Bytes: grads[false]}, g.optimizer.Measure}, {exec.Cost{Class: "norms of all ranks"}, sum},
+		{exec.Cost{Class: "clip"}, g.optimizer.Clip}, {exec.Cost{Class: "adamw", Bytes: 6*values + grads[false] + grads[true]}, g.update},
 	} {
 		if r.Unrecorded() != "" {
 			g.after = append(g.after, w.work)
@@ -89,8 +97,9 @@ func (g *gpu) train(mem *exec.CUDAMemory, r *exec.Runner, c comm.Comm) error {
 	return nil
 }
 
-// trained is the rank's parameters with all that belongs to them, and what a step tells of them.
-func (g *gpu) trained(mem *exec.CUDAMemory) (all []cuda.Param, t cuda.Tally, err error) {
+// trained is the rank's parameters with all that belongs to them, those whose gradients are early among them, and what a step
+// tells of them.
+func (g *gpu) trained(mem *exec.CUDAMemory, early map[string]bool) (all []cuda.Param, t cuda.Tally, err error) {
 	t.NumParams = g.numParams
 	if g.hasLoss {
 		t.Losses, t.NumLosses = mem.Losses(), len(mem.Loss)
@@ -108,7 +117,7 @@ func (g *gpu) trained(mem *exec.CUDAMemory) (all []cuda.Param, t cuda.Tally, err
 		t.Where = append(t.Where, where)
 		all = append(all, cuda.Param{
 			P: g.state[aParameter][fqn], G: grad.P, M: g.state[anAverage][fqn], V: g.state[aSquaredAverage][fqn],
-			Copy: g.kept[plan.Copy][fqn], Largest: g.kept[plan.Largest][fqn], N: int(h.NumElements()), NarrowG: grad.DType == dtype.BFloat16,
+			Copy: g.kept[plan.Copy][fqn], Largest: g.kept[plan.Largest][fqn], N: int(h.NumElements()), NarrowG: grad.DType == dtype.BFloat16, Early: early[fqn],
 		})
 	}
 	return all, t, nil

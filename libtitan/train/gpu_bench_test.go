@@ -52,10 +52,10 @@ func BenchmarkGPUWays(b *testing.B) {
 			b.Setenv("CUDA_LAUNCH_BLOCKING", "1") // the driver reads it earlier: it changes nothing but ours
 			benchGPU(b, c, nil)
 		})
-		copies, sums, narrow := (*plan.Program).KeepCopies, (*plan.Program).SumInProducts, (*plan.Program).NarrowGrads
-		b.Run(c.name+"/no copies", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){sums, narrow}) })
-		b.Run(c.name+"/no sums", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, narrow}) })
-		b.Run(c.name+"/wide gradients", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, sums}) })
+		copies, sums, narrow, place := (*plan.Program).KeepCopies, (*plan.Program).SumInProducts, (*plan.Program).NarrowGrads, (*plan.Program).PlaceGrads
+		b.Run(c.name+"/no copies", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){sums, narrow, place}) })
+		b.Run(c.name+"/no sums", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, narrow, place}) })
+		b.Run(c.name+"/wide gradients", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, sums, place}) })
 	}
 }
 
@@ -110,7 +110,7 @@ func (r *run) arrangedBy(t testing.TB, ways []func(p *plan.Program)) {
 	}
 	prog, err := r.job.Program(0)
 	require.NoError(t, err)
-	for _, way := range append(ways, (*plan.Program).Overlap, (*plan.Program).PlaceGrads) {
+	for _, way := range ways {
 		way(prog)
 	}
 	r.programs[0] = prog

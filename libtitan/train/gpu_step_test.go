@@ -203,7 +203,7 @@ func TestGPUNarrowGradients(t *testing.T) {
 	for _, c := range []string{"bfloat16", "tensorwise", "rowwise_with_gw_hp"} {
 		t.Run(c, func(t *testing.T) {
 			m := computingIn(t, c, data)
-			wide := gradients(t, m, (*plan.Program).KeepCopies, (*plan.Program).SumInProducts)
+			wide := gradients(t, m, (*plan.Program).KeepCopies, (*plan.Program).SumInProducts, (*plan.Program).PlaceGrads)
 			narrow := gradients(t, m)
 			require.Len(t, narrow, len(wide))
 			for fqn, want := range wide {
@@ -253,4 +253,43 @@ func gradients(t *testing.T, m *manifest.Manifest, ways ...func(p *plan.Program)
 		}
 	}, ways...)
 	return out
+}
+
+// A norm that is begun before the end of a program has the bits of one that is made there, in kernels and in a graph.
+func TestGPUNormBegunEarly(t *testing.T) {
+	needGPU(t)
+	data := numbers(t)
+	for _, compute := range []string{"float32", "bfloat16"} {
+		t.Run(compute, func(t *testing.T) {
+			norms := func(ways ...func(p *plan.Program)) (out []float64) {
+				onRank(t, computingIn(t, compute, data), func(ctx context.Context, k *rank, g *gpu) {
+					k.report.seen = func(s record) { out = append(out, s.Loss, s.GradNorm) }
+					for range 5 {
+						_, err := k.step(ctx, ctx)
+						require.NoError(t, err)
+					}
+				}, ways...)
+				return out
+			}
+			want := norms()
+			require.Len(t, want, 10)
+			require.Equal(t, want, norms((*plan.Program).Rearrange, (*plan.Program).PlaceGrads, func(p *plan.Program) { lastIsReduced(t, p) }))
+		})
+	}
+}
+
+// lastIsReduced lets the step that makes the gradient of p's embedding pass for a reduction beside the work, and waits for it at the end.
+func lastIsReduced(t *testing.T, p *plan.Program) {
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.Out[0].Class != plan.Grad || s.Out[0].Name != "tok_embeddings.weight" {
+			continue
+		}
+		s.Aside = true
+		p.Steps = append(p.Steps, plan.Step{Kind: plan.Accumulate, In: s.Out, Out: s.Out, Add: []bool{false}})
+		break
+	}
+	first, whole := p.Tail()
+	require.Equal(t, len(p.Steps)-1, first)
+	require.Len(t, whole, len(p.Stages[0].Params)-1)
 }

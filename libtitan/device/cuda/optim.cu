@@ -76,15 +76,15 @@ template <class T> __device__ inline double squares_of(const T* x, i64 from, i64
   return s;
 }
 
-// part[block] = sum of squares of a chunk of 32768 values of which: p, g, m or v.
-__global__ void __launch_bounds__(256) squares(const tensor* tensors, const chunk* chunks, double* part, i64 which) {
+// part[first[t] + i] = sum of squares of chunk i of tensor t, of 32768 values of which: p, g, m or v.
+__global__ void __launch_bounds__(256) squares(const tensor* tensors, const chunk* chunks, const i64* first, double* part, i64 which) {
   chunk c = chunks[blockIdx.x];
   tensor t = tensors[c.tensor];
   i64 from = c.index * 32768ll, to = min(from + 32768, t.n);
   const void* x = which == 0 ? t.p : which == 1 ? t.g : which == 2 ? t.m : t.v;
   double s = which == 1 && t.narrow ? squares_of((const bf16*)x, from, to) : squares_of((const float*)x, from, to);
   s = block_sum(s);
-  if (threadIdx.x == 0) part[blockIdx.x] = s;
+  if (threadIdx.x == 0) part[first[c.tensor] + c.index] = s;
 }
 
 // out[t] = sum of part[first[t]] up to part[first[t+1]]: a block for each tensor.

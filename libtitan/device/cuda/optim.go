@@ -3,6 +3,7 @@ package cuda
 import (
 	_ "embed"
 	"math"
+	"slices"
 	"unsafe"
 )
 
@@ -25,6 +26,7 @@ type Param struct {
 	P, G, M, V, Copy, Largest Ptr
 	N                         int
 	NarrowG                   bool
+	Early                     bool // its gradient is there before others are: Begin takes it
 }
 
 // GradBytes is the size of p's gradient.
@@ -62,9 +64,10 @@ const (
 	SecondMoments
 )
 
-// Optimizer updates a set of parameters, each part in one launch: Measure, then, among ranks, the sum of Told, then Clip, then
-// Update. All may be recorded; what changes from step to step is Set before it begins.
+// Optimizer updates a set of parameters, each part in one launch: Begin, if gradients are Early, Measure, then, among ranks, the sum
+// of Told, then Clip, then Update. All may be recorded; what changes from step to step is Set before it begins.
 type Optimizer struct {
+	Begin   Work   // what of the tally Early gradients allow
 	Measure Work   // the tally of this rank
 	Clip    Work   // the factor of the gradients from the tally, which goes to the host; Update follows
 	Update  Work   // AdamW, unless the tally is not finite
@@ -92,6 +95,15 @@ func chunksOf(params []Param, size int) (chunks []chunk, first []int64) {
 	return chunks, append(first, int64(len(chunks)))
 }
 
+// earlyFirst puts the chunks of Early gradients first, and tells how many there are.
+func earlyFirst(chunks []chunk, params []Param) int {
+	early := func(c chunk) bool { return params[c.tensor].Early }
+	late := slices.DeleteFunc(slices.Clone(chunks), early)
+	kept := slices.DeleteFunc(chunks, func(c chunk) bool { return !early(c) })
+	copy(chunks[len(kept):], late)
+	return len(kept)
+}
+
 // bytesOf is the memory of x.
 func bytesOf[T any](x []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(*new(T))))
@@ -105,12 +117,13 @@ func (e *Engine) NewOptimizer(params []Param, t Tally) (*Optimizer, error) {
 	o := &Optimizer{e: e, numTensors: len(params), numParams: t.NumParams}
 	updates, _ := chunksOf(params, updateChunk)
 	sums, first := chunksOf(params, squaresChunk)
+	early := earlyFirst(sums, params)
 	at, err := o.place(bytesOf(params), bytesOf(updates), bytesOf(sums), bytesOf(first), bytesOf(t.Where),
 		make([]byte, scalarBytes), make([]byte, 8*len(sums)), make([]byte, 8*len(params)), make([]byte, 8*(t.NumParams+1)))
 	if err != nil {
 		return nil, err
 	}
-	tensors, where, partials := at[0], at[4], at[6]
+	tensors, chunks, begin, where, partials := at[0], at[2], at[3], at[4], at[6]
 	o.scalars, o.sums, o.told = at[5], at[7], at[8]
 	if o.staged, err = e.AllocHost(scalarBytes + 8*(t.NumParams+1) + 8*len(params)); err != nil {
 		return nil, err
@@ -119,12 +132,15 @@ func (e *Engine) NewOptimizer(params []Param, t Tally) (*Optimizer, error) {
 		return nil, err
 	}
 	b := binder{e: e}
-	for which := range o.squares {
-		o.squares[which] = sequence(
-			b.bind("squares", grid{x: len(sums), threads: 256}, tensors, at[2], partials, which),
-			b.bind("sum_parts", grid{x: len(params), threads: 256}, partials, at[3], o.sums))
+	squares := func(which Which, from, to int) Work { // of some of the chunks
+		return b.bind("squares", grid{x: to - from, threads: 256}, tensors, chunks+Ptr(from*int(unsafe.Sizeof(chunk{}))), begin, partials, int(which))
 	}
-	o.Measure = sequence(o.squares[Gradients],
+	add := b.bind("sum_parts", grid{x: len(params), threads: 256}, partials, begin, o.sums)
+	for which := range o.squares {
+		o.squares[which] = sequence(squares(Which(which), 0, len(sums)), add)
+	}
+	o.Begin = squares(Gradients, 0, early)
+	o.Measure = sequence(squares(Gradients, early, len(sums)), add,
 		b.bind("tell", grid{x: 1, threads: 256}, o.sums, where, len(params), t.Losses, t.NumLosses, o.told, t.NumParams))
 	o.Clip = sequence(
 		func() error { return e.Stream.Upload(o.scalars, o.staged, 0, scalarBytes) },

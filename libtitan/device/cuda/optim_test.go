@@ -32,7 +32,7 @@ func sumSquares(x []float64) (sum float64) {
 
 // Twenty updates of tensors of several sizes against float64, clipped or not, the later ones recorded; the host has the tally of
 // the very step that it waits for, and the largest magnitudes are those that Amax finds. A step that is not finite changes nothing.
-// Gradients are float32, or bfloat16 in the one or the other half of the tensors.
+// Gradients are float32, or bfloat16 in the one or the other half of the tensors; the squares of some are begun early.
 func TestOptimizer(t *testing.T) {
 	wide, narrow := dtype.Float32, dtype.BFloat16
 	for _, kinds := range [][2]dtype.DType{{wide, wide}, {wide, narrow}, {narrow, wide}} {
@@ -51,7 +51,7 @@ func optimizes(t *testing.T, kinds [2]dtype.DType) {
 	for i, n := range sizes {
 		zero := make([]float64, n)
 		a, c := random(t, e, dtype.Float32, uint64(i), n), blank(t, e, dtype.BFloat16, n)
-		p := Param{P: a.p, G: blank(t, e, kinds[i%2], n).p, M: put(t, e, dtype.Float32, zero).p, V: put(t, e, dtype.Float32, zero).p, N: n, NarrowG: kinds[i%2] == dtype.BFloat16}
+		p := Param{P: a.p, G: blank(t, e, kinds[i%2], n).p, M: put(t, e, dtype.Float32, zero).p, V: put(t, e, dtype.Float32, zero).p, N: n, NarrowG: kinds[i%2] == dtype.BFloat16, Early: i%3 != 0}
 		if i != 1 {
 			p.Copy = c.p
 		}
@@ -67,7 +67,7 @@ func optimizes(t *testing.T, kinds [2]dtype.DType) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, o.Close()) }()
 	slow := e.take(t, 1<<30)
-	whole := sequence(func() error { return e.Stream.Zero(slow, 1<<30) }, o.Measure, o.Clip, o.Update)
+	whole := sequence(func() error { return e.Stream.Zero(slow, 1<<30) }, o.Begin, o.Measure, o.Clip, o.Update)
 	graph, err := e.Stream.Capture(whole)
 	require.NoError(t, err)
 	defer graph.Close()
@@ -105,6 +105,11 @@ func optimizes(t *testing.T, kinds [2]dtype.DType) {
 			}
 		}
 		require.InEpsilonSlice(t, nonzero(tally), nonzero(got), 1e-12, "step %d", number)
+		atOnce, err := o.Squares(Gradients)
+		require.NoError(t, err)
+		for i, at := range where {
+			require.True(t, at < 0 || got[at] == atOnce[i], "the bits of %d's squares, begun early or not", i)
+		}
 		var sum float64
 		for _, x := range tally[:7] {
 			sum += x
