@@ -139,6 +139,7 @@ func TestWindowsAreTraced(t *testing.T) {
 		over := func(o alloc.Event) bool { return e.Addr < o.Addr+uint64(o.Size) && o.Addr < e.Addr+uint64(e.Size) }
 		switch e.Action {
 		case alloc.SegmentAlloc:
+			require.False(t, slices.ContainsFunc(segments, over), e)
 			segments = append(segments, e)
 			if e.Owner == "windows" {
 				windows = len(segments) - 1

@@ -104,8 +104,6 @@ func NewPlaced(prog *Program, trace func(alloc.Event)) *Placed {
 	p.arena = at
 	p.emit(alloc.SegmentAlloc, at, prog.ArenaBytes, "the planned arena")
 	p.windows = at + uint64(roundUp(prog.ArenaBytes))
-	p.emit(alloc.SegmentAlloc, p.windows, prog.WindowBytes, "the windows of gathers")
-	p.windows = at + uint64(roundUp(prog.ArenaBytes))
 	p.emit(alloc.SegmentAlloc, p.windows, prog.WindowBytes, "windows")
 	return p
 }
