@@ -18,8 +18,8 @@ func cut(groups ...string) func(*graph.Node) []string {
 	return func(*graph.Node) []string { return groups }
 }
 
-// gradType is the type in which the gradient of v is made: that from which v was cast, so that the gradient
-// of a float32 parameter computed with in bfloat16 is never rounded to bfloat16.
+// gradType is the type in which the gradient of v is made: that from which v was cast, so that the graph does not round the gradient
+// of a float32 parameter to bfloat16 where that computes with it.
 func gradType(v *graph.Value) dtype.DType {
 	if v.Node.Op == castOp {
 		return v.Node.In[0].DType
