@@ -1,7 +1,7 @@
 // Casts to float8 and back to rows: a scale makes the largest magnitude of a tensor, row or column the type's largest number.
 // x is [rows, width], row-major, float or bf16; q = x * scale rounded to nearest even, what is beyond the type's largest becomes it;
-// inverse = 1/scale. The same bits as the host's. A block has a tile of 128 x 128, which it reads once and writes as it lies, turned
-// (what were columns are rows), or both.
+// inverse = 1/scale. The same bits as the host's. A block has a tile of 128 rows, which it reads once and writes as it lies, turned (what
+// were columns are rows), or both.
 #include "common.cuh"
 
 struct e4m3 {
@@ -93,14 +93,14 @@ template <class T, int N> __global__ void __launch_bounds__(256) amax_columns(co
   }
 }
 
-// A tile of bytes that is turned on its way through shared memory: by column, words of 4 rows. A thread of 256 has N columns of 4
-// rows; the places of words are chosen so that neither the writing nor the reading threads of a warp meet in a bank.
-constexpr int side = 128;
+// A tile of bytes, 128 rows of WIDE, that is turned on its way through shared memory: by column, words of 4 rows. A thread of 256 has
+// N columns of 4 rows; the places of words are chosen so that neither the writing nor the reading threads of a warp meet in a bank.
+constexpr int high = 128;
 
-template <int N> struct tile {
-  u32 (&at)[side][side / 4];
+template <int N, int WIDE> struct tile {
+  u32 (&at)[WIDE][high / 4];
 
-  __device__ static int place(int column, int quad) { return quad ^ (column / N * (N / 4) & 31); }
+  __device__ static int place(int column, int quad) { return quad ^ (column / N * (32 * N / WIDE) & 31); }
 
   // in[r] are N bytes of row 4*quad + r, from column on.
   __device__ void put(const u32 (&in)[4][N / 4], int column, int quad) {
@@ -119,18 +119,18 @@ template <int N> struct tile {
     int quad = threadIdx.x % 32;
     if (r0 + 4 * quad >= rows) return;
 #pragma unroll 4
-    for (int c = threadIdx.x / 32; c < side; c += 8)
+    for (int c = threadIdx.x / 32; c < WIDE; c += 8)
       if (c0 + c < width) y[((c0 + c) * rows + r0) / 4 + quad] = at[c][place(c, quad)];
   }
 };
 
 // q and turned may each be null. N is 16 bytes of T and divides width; 4 divides rows where there is turned.
-template <class T, class Q, int PER>
+template <class T, class Q, int PER, int WIDE>
 __global__ void __launch_bounds__(256) float8_cast(const T* __restrict__ x, const float* __restrict__ amax, u32* q, u32* turned, float* inverse, i64 rows, i64 width, int power2) {
-  constexpr int N = 16 / sizeof(T), across = side / N, down = 256 / across;  // threads
-  __shared__ u32 room[side][side / 4];
-  tile<N> t{room};
-  i64 r0 = blockIdx.y * (i64)side, c0 = blockIdx.x * (i64)side;
+  constexpr int N = 16 / sizeof(T), across = WIDE / N, down = 256 / across;  // threads
+  __shared__ u32 room[WIDE][high / 4];
+  tile<N, WIDE> t{room};
+  i64 r0 = blockIdx.y * (i64)high, c0 = blockIdx.x * (i64)WIDE;
   int mine = threadIdx.x % across * N, first = threadIdx.x / across;
   bool inside = c0 + mine < width;
   float scales[N];
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(256) float8_cast(const T* __restrict__ x, cons
 #pragma unroll
     for (int k = 0; k < N; k++) inverse[c0 + mine + k] = __fdiv_rn(1, scales[k]);
 #pragma unroll
-  for (int pass = 0; pass < side / 4 / down; pass++) {
+  for (int pass = 0; pass < high / 4 / down; pass++) {
     int quad = first + pass * down;
     float f[4][N] = {};
     u32 bytes[4][N / 4];
@@ -179,9 +179,9 @@ __global__ void __launch_bounds__(256) float8_cast(const T* __restrict__ x, cons
 
 // y [width, rows] = x [rows, width] turned; 16 divides width and 4 rows.
 __global__ void __launch_bounds__(256) float8_turn(const u32* __restrict__ x, u32* y, i64 rows, i64 width) {
-  __shared__ u32 room[side][side / 4];
-  tile<16> t{room};
-  i64 r0 = blockIdx.y * (i64)side, c0 = blockIdx.x * (i64)side;
+  __shared__ u32 room[high][high / 4];
+  tile<16, high> t{room};
+  i64 r0 = blockIdx.y * (i64)high, c0 = blockIdx.x * (i64)high;
   int column = threadIdx.x % 8 * 16, quad = threadIdx.x / 8;
   u32 in[4][4] = {};
 #pragma unroll

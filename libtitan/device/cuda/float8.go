@@ -20,9 +20,11 @@ const (
 	PerColumn
 )
 
-// float8Side is the rows and columns of a block's tile; products want both sizes of a matrix to be multiples of float8Multiple.
+// A block's tile has float8High rows and as many columns, where it casts float8Wide: with 128, both copies of 2048 columns of weights took
+// 31.6 us on an H200, with 64 28.6. Products want both sizes of a matrix to be multiples of float8Multiple.
 const (
-	float8Side     = 128
+	float8High     = 128
+	float8Wide     = 64
 	float8Multiple = 16
 )
 
@@ -43,7 +45,7 @@ func (e *Engine) Amax(t dtype.DType, out, x Ptr, rows, width int, per Scaling) (
 	case PerRow:
 		return e.bind(name, grid{x: blocksOf(rows, maxThreads/32), threads: maxThreads}, pack(x, out, rows, width))
 	case PerColumn:
-		w, err := e.bind(name, grid{x: blocksOf(width, 32*n), y: blocksOf(rows, float8Side), threads: 32, rows: 8}, pack(x, out, rows, width))
+		w, err := e.bind(name, grid{x: blocksOf(width, 32*n), y: blocksOf(rows, float8High), threads: 32, rows: 8}, pack(x, out, rows, width))
 		return sequence(func() error { return e.Stream.Zero(out, 4*width) }, w), err
 	}
 	state, err := e.zeros()
@@ -76,15 +78,15 @@ func (e *Engine) Float8Cast(m Float8, t dtype.DType, x, amax Ptr, rows, width in
 	if width%float8Multiple != 0 || m.Turned != 0 && rows%float8Multiple != 0 {
 		return nil, fmt.Errorf("cuda: float8 of [%d, %d]: both have to be multiples of %d: choose sequence length and batch so", rows, width, float8Multiple)
 	}
-	name, err := e.float8Kernel(fmt.Sprintf("float8_cast<%s, %s, %d>", cname(t), float8Name(m.Type), m.Per))
+	name, err := e.float8Kernel(fmt.Sprintf("float8_cast<%s, %s, %d, %d>", cname(t), float8Name(m.Type), m.Per, float8Wide))
 	if err != nil {
 		return nil, err
 	}
-	return e.bind(name, float8Grid(rows, width), pack(x, amax, m.Q, m.Turned, m.Inverse, rows, width, power2))
+	return e.bind(name, float8Grid(rows, width, float8Wide), pack(x, amax, m.Q, m.Turned, m.Inverse, rows, width, power2))
 }
 
-func float8Grid(rows, width int) grid {
-	g := grid{x: blocksOf(width, float8Side), y: blocksOf(rows, float8Side), threads: maxThreads}
+func float8Grid(rows, width, wide int) grid {
+	g := grid{x: blocksOf(width, wide), y: blocksOf(rows, float8High), threads: maxThreads}
 	if g.y == 0 {
 		g.x = 0
 	}
@@ -100,7 +102,7 @@ func (e *Engine) Float8Turn(y, x Ptr, rows, width int) (Work, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.bind(name, float8Grid(rows, width), pack(x, y, rows, width))
+	return e.bind(name, float8Grid(rows, width, float8High), pack(x, y, rows, width))
 }
 
 // zeros are words that kernels find zero and leave zero.

@@ -29,6 +29,11 @@ func TestFused(t *testing.T) {
 	}
 }
 
+// Of so many elements, blocks of a flat kernel that finds a largest magnitude go on to others.
+func TestFusedLargestOfMany(t *testing.T) {
+	checkFused(t, fusedPrograms(dtype.BFloat16)["two and their largest"], dtype.BFloat16, 4800, 2048)
+}
+
 func checkFused(t *testing.T, p *scalar.Program, kind dtype.DType, rows, dim int) {
 	e := gpu(t)
 	var in, out []Ptr
