@@ -104,9 +104,9 @@ func checkOverlap(t *testing.T, recipe string) {
 }
 
 // However early a gather comes, every step reads what the same steps made as before: also where all is gathered once a step, as
-// with reshard_after_forward never and in pipelines.
+// with reshard_after_forward never and in pipelines, and where a gather is the first step of all, as in float32.
 func TestOverlapKeepsWhatStepsRead(t *testing.T) {
-	for _, recipe := range []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"} {
+	for _, recipe := range []string{"float32", "off", "tensorwise", "rowwise", "rowwise_with_gw_hp"} {
 		for _, c := range []struct {
 			dims    manifest.MeshDims
 			reshard string
@@ -119,7 +119,12 @@ func TestOverlapKeepsWhatStepsRead(t *testing.T) {
 			m := compiledJob(t, 4, manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1, EP: 1}).Manifest
 			m.Mesh.Dims, m.Mesh.WorldSize, m.Mesh.ReshardAfterForward = c.dims, c.dims.PP*c.dims.DPReplicate*c.dims.DPShard*c.dims.TP, c.reshard
 			m.Training.LocalBatchSize = 8 / (c.dims.DPReplicate * c.dims.DPShard)
-			m.Float8, m.Compile.Enable = manifest.NewFloat8(recipe), false
+			m.Compile.Enable = false
+			if recipe == "float32" {
+				m.Training.MixedPrecisionParam = recipe
+			} else {
+				m.Float8 = manifest.NewFloat8(recipe)
+			}
 			if all := pipeline.Modules(4); c.dims.PP == 2 {
 				m.Pipeline = &manifest.Pipeline{Schedule: "1F1B", NumMicrobatches: 4, Stages: []manifest.Stage{{FQNs: all[:3]}, {Stage: 1, PPRank: 1, FQNs: all[3:]}}}
 			}

@@ -33,7 +33,7 @@ func (p *Program) Overlap() {
 		if !early[i] {
 			o.steps = append(o.steps, p.Steps[i])
 		}
-		if g, ok := after[i]; ok {
+		for _, g := range after[i] {
 			o.steps = append(o.steps, p.Steps[g])
 		}
 	}
@@ -79,10 +79,10 @@ func (p *Program) relive() {
 	p.ArenaBytes, p.WindowBytes = place(p.Slots), placeBySize(p.Windows)
 }
 
-// markAside finds the moves that can be Aside: the gathers that come earlier than they are, and by the step that each comes
-// after, which is the gather before it or makes something that it reads.
-func (p *Program) markAside() (early map[int]bool, after map[int]int) {
-	early, after = map[int]bool{}, map[int]int{}
+// markAside finds the moves that can be Aside: the gathers that come earlier than they are, by the step that they come after,
+// which is the gather before or makes something that one reads; the first step of all may be a gather itself.
+func (p *Program) markAside() (early map[int]bool, after map[int][]int) {
+	early, after = map[int]bool{}, map[int][]int{}
 	made, before := map[*Slot]int{}, -1
 	for i := range p.Steps {
 		s := &p.Steps[i]
@@ -92,7 +92,7 @@ func (p *Program) markAside() (early map[int]bool, after map[int]int) {
 			for _, in := range s.In {
 				at = max(at, made[in.Root()])
 			}
-			early[i], after[at] = true, i
+			early[i], after[at] = true, append(after[at], i)
 			before = i
 		}
 		for _, out := range s.Out {
