@@ -76,6 +76,9 @@ func (p Product) String() string {
 	return fmt.Sprintf("product [%d, %d, %d] of %v", p.M, p.N, p.K, p.In)
 }
 
+// flops is the operations of a product.
+func flops(m, n, k int) float64 { return 2 * float64(m) * float64(n) * float64(k) }
+
 // product is a Product as the library has it. The library's matrices are column-major, so it is given the transposes:
 // Cᵀ = op(B)ᵀ · op(A)ᵀ.
 type product struct {
@@ -124,8 +127,11 @@ func (e *Engine) multiply(p Product, d, a, b, c Ptr) (Work, error) {
 		if have, err = l.plan(p); err != nil {
 			return nil, err
 		}
-		if err := e.compete(p, have, a, b, c); err != nil {
-			return nil, err
+		if n := flops(p.M, p.N, p.K); p.In.Size() == 2 && n <= mostFLOPs {
+			into := func(d Ptr) Work { return l.bind(e.Stream, p, have, d, a, b, c) }
+			if err := e.compete(p.String(), have, competitors, n, p.M*p.N*p.Out.Size(), into); err != nil {
+				return nil, err
+			}
 		}
 		l.products[p] = have
 	}

@@ -51,11 +51,22 @@ func (e *Engine) Float8Product(p Float8Product, c, a, aInverse, b, bInverse Ptr)
 		if have, err = l.planFloat8(p); err != nil {
 			return nil, err
 		}
+		if p.Fast && p.K <= fastTerms {
+			into := func(d Ptr) Work { return l.bindFloat8(e.Stream, p, have, d, a, aInverse, b, bInverse, c) }
+			if err := e.compete(p.String(), have, fastCompetitors, flops(p.M, p.N, p.K), p.M*p.N*p.Out.Size(), into); err != nil {
+				return nil, err
+			}
+		}
 		l.float8[p] = have
 	}
-	beta, what := l.factors.addr(0), p.String()
-	if p.Add {
-		beta = l.factors.addr(4)
+	return l.bindFloat8(e.Stream, p, have, c, a, aInverse, b, bInverse, c), nil
+}
+
+// bindFloat8 ties a product to memory: it goes to d, plus what is at c if p adds.
+func (l *blas) bindFloat8(s *Stream, p Float8Product, have *product, d, a, aInverse, b, bInverse, c Ptr) Work {
+	beta, what := l.factors.addr(4), p.String()
+	if !p.Add {
+		beta, c = l.factors.addr(0), d
 	}
 	scales := [2]uintptr{uintptr(bInverse), uintptr(aInverse)} // in the library's order
 	return func() error {
@@ -65,8 +76,8 @@ func (e *Engine) Float8Product(p Float8Product, c, a, aInverse, b, bInverse Ptr)
 			}
 		}
 		return l.check(what, call(l.matmul, l.handle, have.desc, l.factors.addr(4), uintptr(b), have.first, uintptr(a), have.second, beta, uintptr(c), have.result,
-			uintptr(c), have.result, uintptr(ref(&have.algo.algo)), uintptr(l.workspace), workspaceBytes, e.Stream.handle))
-	}, nil
+			uintptr(d), have.result, uintptr(ref(&have.algo.algo)), uintptr(l.workspace), workspaceBytes, s.handle))
+	}
 }
 
 // spreadScale is Float8Product where one matrix has one scale and the other one for each row: the library wants both alike.

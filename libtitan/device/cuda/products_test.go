@@ -76,15 +76,48 @@ func TestCompetingProducts(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			e := gpu(t)
 			a, b := random(t, e, p.In, 1, p.M*p.K), random(t, e, p.In, 2, p.K*p.N)
-			result := func(same bool) array {
-				c := random(t, e, p.Out, 3, p.M*p.N)
-				e.Deterministic = same
-				defer func() { e.Deterministic = false }()
+			first, winner := firstAndWinner(t, e, p.Out, p.M*p.N, func(c Ptr) (Work, error) {
 				delete(e.blas.products, p)
-				does(t)(e.Product(p, c.p, a.p, b.p))
-				return c
-			}
-			near(t, result(true).get(), result(false), 2*tolerance(p.Out, 2e-6*math.Sqrt(float64(p.K))), "the winner") // both round
+				return e.Product(p, c, a.p, b.p)
+			})
+			near(t, first, winner, 2*tolerance(p.Out, 2e-6*math.Sqrt(float64(p.K))), "the winner") // both round
 		})
 	}
+}
+
+func TestCompetingFloat8Products(t *testing.T) {
+	e4, e5 := dtype.Float8E4M3FN, dtype.Float8E5M2
+	for _, p := range []Float8Product{
+		{M: 2048, N: 512, K: 1024, A: e4, B: e4, Out: dtype.BFloat16, Fast: true},
+		{M: 512, N: 1024, K: 2048, A: e5, B: e4, Out: dtype.Float32, Fast: true, Add: true},
+		{M: 2048, N: 512, K: 1024, A: e4, B: e4, Out: dtype.BFloat16, RowsA: true, RowsB: true, Fast: true},
+	} {
+		t.Run(p.String(), func(t *testing.T) {
+			e := gpu(t)
+			a, aInverse, _ := float8Operand(t, e, p.A, p.M, p.K, p.RowsA)
+			b, bInverse, _ := float8Operand(t, e, p.B, p.N, p.K, p.RowsB)
+			first, winner := firstAndWinner(t, e, p.Out, p.M*p.N, func(c Ptr) (Work, error) {
+				delete(e.blas.float8, p)
+				return e.Float8Product(p, c, a, aInverse, b, bInverse)
+			})
+			off, size := 0.0, 0.0
+			for i, x := range winner.get() {
+				off, size = off+(x-first[i])*(x-first[i]), size+first[i]*first[i]
+			}
+			t.Logf("apart by %.2g of the whole", math.Sqrt(off/size))
+			require.LessOrEqual(t, math.Sqrt(off/size), 4e-3) // results are bfloat16, or fast sums of 13 bits
+		})
+	}
+}
+
+// firstAndWinner are what a product into n random numbers leaves by the library's first algorithm and by the winner.
+func firstAndWinner(t *testing.T, e *Engine, kind dtype.DType, n int, product func(c Ptr) (Work, error)) (first []float64, winner array) {
+	by := func(same bool) array {
+		c := random(t, e, kind, 3, n)
+		e.Deterministic = same
+		defer func() { e.Deterministic = false }()
+		does(t)(product(c.p))
+		return c
+	}
+	return by(true).get(), by(false)
 }
