@@ -7,9 +7,9 @@ import (
 
 // Products that go by the fastest of the library's algorithms, which are tried in turn; those that fall behind are left out. Its first is
 // up to a quarter slower than another in bfloat16 products of few operations (on an H200 a gradient of 512 channels at 16,384 tokens:
-// 448 TFLOP/s, the best 564), and by a tenth in Float8's fast sums of few terms (llama3-1b's w1: 1,335, and 1,461 by the seventh). Of
-// others that win while the card is cool its power limit makes the slower ones: with them llama3-8b's steps took 1% longer, in bfloat16
-// and in Float8. Where bits must be the same in every run the first is taken.
+// 448 TFLOP/s, the best 564), and by a tenth in Float8's fast sums of few terms (llama3-1b's w1: 1,335, and 1,461 by the seventh).
+// Elsewhere what wins on a cool card loses under its power limit: llama3-8b's steps took 1% longer with such winners, in bfloat16 and in
+// Float8. Where bits must be the same in every run the first is taken.
 const (
 	competitors     = 6
 	fastCompetitors = 8
