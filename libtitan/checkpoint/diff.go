@@ -40,6 +40,9 @@ func Diff(ctx context.Context, a, b Source, o DiffOptions, emit func(Difference)
 			return 0, exit.Input.Errorf("checkpoint %s: none of what is compared is the model's", a.Name())
 		}
 	}
+	if err := namings(a, b); err != nil && o.Glob == "" {
+		return 0, err
+	}
 	partner, rest := partners(items, b)
 	if err := strangers(a, b, items, partner, rest); err != nil {
 		return 0, err
@@ -112,6 +115,19 @@ func partners(items []Item, b Source) (partner map[string]string, rest []string)
 	return partner, rest
 }
 
+// namings is the error of a checkpoint with Hugging Face's names and one without: the rows of their queries and keys are
+// in another order too.
+func namings(a, b Source) error {
+	named, plain := a, b
+	if slices.ContainsFunc(b.Items(), theirs) {
+		named, plain = b, a
+	}
+	if !slices.ContainsFunc(named.Items(), theirs) || slices.ContainsFunc(plain.Items(), theirs) {
+		return nil
+	}
+	return exit.No.Errorf("%s has Hugging Face's names and order of rows, %s has not: compare what ckpt-shard convert %s OUT --to dcp writes", named.Name(), plain.Name(), named.Name())
+}
+
 // strangers is the error of two checkpoints without a name in common: they are not of one model, or not of one naming.
 func strangers(a, b Source, items []Item, partner map[string]string, rest []string) error {
 	if len(partner) > 0 || len(items) == 0 || len(rest) == 0 {
@@ -143,6 +159,7 @@ type mismatch struct {
 	maxULP   uint64
 	maxAbs   float64
 	nan      bool // a NaN against a number
+	numbers  bool // numbers on both sides
 	signs    bool // numbers of other signs, between which a count of values says nothing
 	elements int64
 }
@@ -243,6 +260,7 @@ func (d *differ) piece(dt dtype.DType, p, q []byte) {
 			m.nan = true
 			continue
 		}
+		m.numbers = true
 		m.signs = m.signs || math.Signbit(x) != math.Signbit(y)
 		m.maxULP = max(m.maxULP, ulps(dt, a, b))
 		m.maxAbs = max(m.maxAbs, gap)
@@ -265,13 +283,15 @@ func (m *mismatch) describe(dt dtype.DType, shape []int64) string {
 	if m.count == 0 {
 		return ""
 	}
-	s := fmt.Sprintf("%d of %d elements differ, first at %v: %s and %s; at most %.3g apart",
-		m.count, m.elements, unflatten(m.first, shape), m.a, m.b, m.maxAbs)
-	if dt.IsFloat() && !m.signs {
-		s += fmt.Sprintf(", %d ulp", m.maxULP)
+	s := fmt.Sprintf("%d of %d elements differ, first at %v: %s and %s", m.count, m.elements, unflatten(m.first, shape), m.a, m.b)
+	if m.numbers {
+		s += fmt.Sprintf("; at most %.3g apart", m.maxAbs)
+		if dt.IsFloat() && !m.signs {
+			s += fmt.Sprintf(", %d ulp", m.maxULP)
+		}
 	}
 	if m.nan {
-		s += ", NaN against a number"
+		s += "; NaN against a number"
 	}
 	return s
 }

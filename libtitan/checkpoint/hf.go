@@ -19,12 +19,15 @@ import (
 
 const configFile = "config.json"
 
-// namedByHF reports whether names are Hugging Face's: such as no model of ours has, by itself or under "model".
+// namedByHF reports whether names are Hugging Face's.
 func (v *view) namedByHF() bool {
-	return slices.ContainsFunc(v.moves, func(m *move) bool {
-		fqn, _, ok := llama3.FromHuggingFace(m.to.FQN)
-		return ok && strings.TrimPrefix(m.to.FQN, "model.") != fqn
-	})
+	return slices.ContainsFunc(v.moves, func(m *move) bool { return theirs(m.to) })
+}
+
+// theirs reports whether it has a name of Hugging Face's: such as no model of ours has, by itself or under "model".
+func theirs(it Item) bool {
+	fqn, _, ok := llama3.FromHuggingFace(it.FQN)
+	return ok && strings.TrimPrefix(it.FQN, "model.") != fqn
 }
 
 // toHuggingFace gives the model's tensors Hugging Face's names and order of rows, and leaves the rest out. config may be

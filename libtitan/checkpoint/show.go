@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
 )
 
 // ShowOptions say what [Show] tells of an item.
@@ -98,13 +99,17 @@ func showObject(w io.Writer, src Source, it Item) error {
 	return err
 }
 
-// nearest suggests names that contain the last parts of fqn, or that fqn is a part of.
+// nearest suggests names that contain the last parts of fqn, or that fqn is a part of, else the one it is a slip of.
 func nearest(src Source, fqn string) string {
-	var names []string
+	var names, all []string
 	for _, it := range src.Items() {
+		all = append(all, it.FQN)
 		if plainName(it.FQN) == plainName(fqn) || strings.Contains(it.FQN, fqn) {
 			names = append(names, it.FQN)
 		}
+	}
+	if slip := manifest.Nearest(fqn, all); len(names) == 0 && slip != "" {
+		names = []string{slip}
 	}
 	if len(names) == 0 {
 		return ""
