@@ -59,7 +59,7 @@ func reportBalance(w io.Writer, m *manifest.Manifest) error {
 		human          func(int64) string
 	}{
 		{"cost", "slowest stage: %s FLOPs a token, max/mean %.3f\n", app.Grouped},
-		{"memory", "fullest stage: %s, max/mean %.3f\n", func(n int64) string {
+		{"memory", "fullest stage: %s before buffers and fragments, max/mean %.3f\n", func(n int64) string {
 			return fmt.Sprintf("%s bytes (%s)", app.Grouped(n), manifest.HumanBytes(n))
 		}},
 	} {

@@ -43,7 +43,7 @@ func (o *options) fill(m *manifest.Manifest) error {
 
 // order settles what the ranks do in what order: by the flags, else as m has it.
 func (o *options) order(m *manifest.Manifest) (*manifest.Pipeline, error) {
-	p := &manifest.Pipeline{Schedule: o.schedule, NumMicrobatches: m.Training.LocalBatchSize}
+	p := &manifest.Pipeline{Schedule: "1F1B", NumMicrobatches: m.Training.LocalBatchSize}
 	if m.Mesh.Dims.PP == 1 {
 		p.NumMicrobatches = 1
 	}

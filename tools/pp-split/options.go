@@ -31,12 +31,12 @@ type options struct {
 }
 
 func defaults() *options {
-	return &options{schedule: "1F1B", first: 1, last: 1, balance: "layers"}
+	return &options{first: 1, last: 1, balance: "layers"}
 }
 
 func (o *options) flags() []cli.Flag {
 	return []cli.Flag{
-		app.Choice(&o.schedule, pipeline.Names(), "order of the stages' work (default: the manifest's)", "schedule"),
+		app.Choice(&o.schedule, pipeline.Names(), "order of the stages' work (default: the manifest's, else 1F1B)", "schedule"),
 		app.Text(&o.csvFile, "take the order of work, and each stage's rank, from `FILE`: PyTorch's schedule CSV", "schedule-csv"),
 		app.Count(&o.microbatches, "microbatches of a local batch (default: the manifest's, else one a row)", "microbatches"),
 		app.Count(&o.stagesPerRank, "stages of a pipeline rank (default: the manifest's, else the fewest that the schedule allows)", "stages-per-rank"),

@@ -79,10 +79,10 @@ type flags struct {
 func (f *flags) job() []cli.Flag {
 	f.options.Device = "cpu"
 	return []cli.Flag{
-		app.Texts(&f.paths, "learn from `FILE`, folder or glob (repeatable; ** is any depth)", "data"),
+		app.Texts(&f.paths, "read `FILE`, folder or glob (repeatable; ** is any depth; default: the manifest's)", "data"),
 		app.Texts(&f.exclude, "leave out what `GLOB` matches (repeatable)", "exclude"),
-		app.Named(&f.data.Tokenizer, []string{"byte"}, "byte, or a Hugging Face tokenizer.json `FILE`", "tokenizer"),
-		app.DType(&f.dtype, []string{"float32", "bfloat16"}, "type computed in", "dtype"),
+		app.Named(&f.data.Tokenizer, []string{"byte"}, "byte, or a Hugging Face tokenizer.json `FILE` (default: the manifest's, else byte)", "tokenizer"),
+		app.DType(&f.dtype, []string{"float32", "bfloat16"}, "type computed in (default: the manifest's)", "dtype"),
 		app.Choice(&f.float8, []string{"off", "tensorwise", "rowwise", "rowwise_with_gw_hp"}, "`RECIPE` of the linears but lm_head; the cpu emulates it", "float8"),
 		app.Choice(&f.options.Device, []string{"cpu", "cuda"}, "what computes: the cpu, or an NVIDIA GPU", "device"),
 		app.Choice(&f.options.Comm, []string{"local", "mpi", "nccl"}, "how ranks talk: all in this process, or one a process, over Open MPI or, on GPUs, NCCL (default: as it was started)", "comm"),
@@ -97,7 +97,7 @@ const maxSeconds = 365 * 24 * 60 * 60
 func (f *flags) training() []cli.Flag {
 	f.options.LogFreq, f.initSeconds, f.seconds = 10, 300, 100
 	return []cli.Flag{
-		app.Count(&f.steps, "train to step `N`", "steps"),
+		app.Count(&f.steps, "train to step `N` (default: the manifest's)", "steps"),
 		app.Natural(&f.stage, "run the ranks of pipeline stage `K` alone, one process of mpirun's -n 1 ... : -n 1 ..., or beside a launcher's variables", "stage"),
 		app.Count(&f.seed, "seed of the data's order, and of the weights where no checkpoint is given", "seed"),
 		app.Switch(&f.data.Sequential, "take the rows in the files' order", "sequential"),
