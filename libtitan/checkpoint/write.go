@@ -8,6 +8,9 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"titan/libtitan/manifest"
 )
 
 // WriteOptions say how a folder is written; the bytes do not depend on them.
@@ -37,7 +40,12 @@ func Write(ctx context.Context, dir string, s State, o WriteOptions) error {
 	if o.Compress {
 		transforms = []string{zstdTransform}
 	}
-	err = plan.writeFiles(ctx, st.tmp, o)
+	if !o.Compress {
+		err = plan.room(st.tmp)
+	}
+	if err == nil {
+		err = plan.writeFiles(ctx, st.tmp, o)
+	}
 	if err == nil {
 		err = plan.describe(ctx, st.tmp, transforms)
 	}
@@ -128,6 +136,23 @@ func (p *writePlan) place(it *writeItem, rank int) {
 	f.size += it.length
 	f.items = append(f.items, it)
 	p.items = append(p.items, it)
+}
+
+// room refuses what the disk of dir has no place for, before a byte is written. A file system that does not say how
+// much is left is believed to have it.
+func (p *writePlan) room(dir string) error {
+	var total uint64
+	for _, f := range p.files {
+		total += uint64(f.size)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil || fs.Blocks == 0 {
+		return nil
+	}
+	if left := fs.Bavail * uint64(fs.Bsize); total > left {
+		return fmt.Errorf("checkpoint: %s to write, %s left on the disk of %s: %w", manifest.HumanBytes(int64(total)), manifest.HumanBytes(int64(left)), filepath.Dir(dir), unix.ENOSPC)
+	}
+	return nil
 }
 
 // writeFiles makes the data files in dir and flushes them.

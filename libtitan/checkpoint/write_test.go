@@ -212,6 +212,10 @@ func TestAFailedWriteLeavesWhatWasThere(t *testing.T) {
 	full.Tensors[0].Chunks[1].Fill = func([]byte, int64) error { return syscall.ENOSPC }
 	check(full, WriteOptions{Replace: true}, context.Background(), syscall.ENOSPC)
 
+	huge := []int64{1 << 46}
+	unasked := func([]byte, int64) error { return errors.New("a byte was asked for") }
+	check(State{Tensors: []Tensor{{FQN: "w", DType: dtype.Float32, Shape: huge, Chunks: Whole(huge, unasked)}}}, WriteOptions{Replace: true}, context.Background(), syscall.ENOSPC)
+
 	cancelled, cancel := context.WithCancel(context.Background())
 	check(bigState(), WriteOptions{Replace: true, Progress: func(int64) { cancel() }}, cancelled, context.Canceled)
 
