@@ -39,6 +39,7 @@ $(EXP)/$(1)/table.md: $($(1).runs:%=$(EXP)/$(1)/%.jsonl) experiments/compare/*.g
 	$(GO) run ./experiments/compare --plot $$(@D)/plot.svg $($(1).runs:%=$(EXP)/$(1)/%.json) > $$@.new
 	@mv $$@.new $$@
 	@cat $$@
+	@echo "plot: $$(@D)/plot.svg" >&2
 
 experiment: $(EXP)/$(1)/table.md
 endef

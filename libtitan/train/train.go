@@ -61,7 +61,7 @@ func Run(ctx context.Context, m *manifest.Manifest, o Options) error {
 	}
 	defer r.report.close()
 	if r.left.Step >= m.Training.Steps {
-		r.Log.Info(fmt.Sprintf("nothing to do: step %d of %d is done; go on with --steps N", r.left.Step, m.Training.Steps))
+		r.Log.Info(fmt.Sprintf("nothing to do: step %d of %d is done; go on with --steps N above %d", r.left.Step, m.Training.Steps, r.left.Step))
 		return nil
 	}
 	r.startup.done("checkpoint and data found")
