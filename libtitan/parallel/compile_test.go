@@ -12,8 +12,16 @@ import (
 
 // compiledJob is tiny in bfloat16 with components fused.
 func compiledJob(t *testing.T, layers int, d manifest.MeshDims, components ...string) *Job {
+	m := compiledManifest(layers, d, components...)
+	m.Derive()
+	j, err := New(m)
+	require.NoError(t, err)
+	return j
+}
+
+func compiledManifest(layers int, d manifest.MeshDims, components ...string) *manifest.Manifest {
 	dp := d.DPReplicate * d.DPShard
-	m := &manifest.Manifest{
+	return &manifest.Manifest{
 		Schema: manifest.SchemaName,
 		Model: &manifest.Model{Family: "llama3", Flavor: "custom", Config: manifest.ModelConfig{
 			Dim: 64, NumLayers: layers, NumHeads: 4, NumKVHeads: 2, HeadDim: 16, FFNHidden: 96, VocabSize: 250, MaxSeqLen: 16, NormEps: 1e-5, RopeTheta: 500000,
@@ -25,10 +33,6 @@ func compiledJob(t *testing.T, layers int, d manifest.MeshDims, components ...st
 		LRScheduler: &manifest.LRScheduler{DecayType: "linear"},
 		Compile:     &manifest.Compile{Enable: true, Components: components},
 	}
-	m.Derive()
-	j, err := New(m)
-	require.NoError(t, err)
-	return j
 }
 
 // All layers run the same kernels: more layers are more of them, not more kinds.

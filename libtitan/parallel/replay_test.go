@@ -1,0 +1,231 @@
+package parallel
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"titan/libtitan/plan"
+)
+
+// replay runs a program on what its values are made of instead of numbers: a value is the terms that it is the sum of. It holds
+// what lies in memory, by place.
+type replay struct {
+	t       *rapid.T
+	p       *plan.Program
+	spaces  map[string][]held
+	flying  []flight
+	out     map[string][]string
+	current int
+}
+
+// held is a value in memory.
+type held struct {
+	lo, hi int
+	terms  []string
+}
+
+// flight is a move aside that has begun: what it reads, and what it makes.
+type flight struct {
+	step  int
+	reads []*plan.Slot
+	makes map[*plan.Slot]bool
+}
+
+func newReplay(t *rapid.T, p *plan.Program) *replay {
+	return &replay{t: t, p: p, spaces: map[string][]held{}, out: map[string][]string{}}
+}
+
+// run gives what a program leaves: gradients and losses by name, and messages.
+func (m *replay) run() map[string][]string {
+	for _, list := range [][]plan.Step{m.p.Constants, m.p.Copies} {
+		for i := range list {
+			m.step(&list[i])
+		}
+	}
+	tail, whole := m.p.Tail()
+	early := map[string][]string{}
+	for i := range m.p.Steps {
+		if m.current = i; i == tail {
+			early = m.wholeGrads(whole)
+		}
+		m.step(&m.p.Steps[i])
+	}
+	maps.Copy(m.out, m.grads(nil))
+	for name, terms := range early {
+		require.Equal(m.t, terms, m.out[name], "%s was not whole", name)
+	}
+	return m.out
+}
+
+// wholeGrads are the gradients named, none of them under way.
+func (m *replay) wholeGrads(named map[string]bool) map[string][]string {
+	for _, f := range m.flying {
+		for s := range f.makes {
+			m.holds(s.Class != plan.Grad || !named[s.Name], "%s is under way", s.Name)
+		}
+	}
+	return m.grads(named)
+}
+
+// grads are the gradients that lie in memory, of those named or all.
+func (m *replay) grads(named map[string]bool) map[string][]string {
+	out := map[string][]string{}
+	for i := range m.p.Steps {
+		for _, s := range m.p.Steps[i].Out {
+			if s.Class == plan.Grad && (named == nil || named[s.Name]) {
+				if name := "gradient of " + s.Name; out[name] == nil {
+					out[name] = m.read(s)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (m *replay) step(s *plan.Step) {
+	if s.Kind == plan.Compute && s.Node.Op.View {
+		return
+	}
+	if s.Scratch != nil {
+		m.write(s.Scratch, []string{"scratch"})
+	}
+	var in [][]string
+	for _, slot := range s.In {
+		in = append(in, m.read(slot))
+	}
+	m.land(s)
+	switch s.Kind {
+	case plan.Send:
+		m.out[fmt.Sprint("sent ", s.Tag)] = in[0]
+	case plan.Recv:
+		m.write(s.Out[0], []string{fmt.Sprint("received ", s.Tag)})
+	case plan.Accumulate:
+		m.put(s, 0, in[0])
+	default:
+		for k, terms := range made(s, in) {
+			m.put(s, k, terms)
+		}
+	}
+	if s.Scratch != nil {
+		require.Equal(m.t, []string{"scratch"}, m.read(s.Scratch), "%s", s)
+	}
+	if s.Aside {
+		f := flight{step: m.current, reads: s.In, makes: map[*plan.Slot]bool{}}
+		for _, o := range s.Out {
+			f.makes[o.Root()] = true
+		}
+		m.flying = append(m.flying, f)
+	}
+}
+
+// land ends the moves whose results s reads.
+func (m *replay) land(s *plan.Step) {
+	m.flying = slices.DeleteFunc(m.flying, func(f flight) bool {
+		return slices.ContainsFunc(s.In, func(in *plan.Slot) bool { return f.makes[in.Root()] })
+	})
+}
+
+// put writes result k of s, or adds it to what is there.
+func (m *replay) put(s *plan.Step, k int, terms []string) {
+	out := s.Out[k]
+	if len(s.Add) > k && s.Add[k] {
+		terms = sumOf(terms, m.read(out))
+	}
+	m.write(out, terms)
+	if out.Class == plan.Loss {
+		m.out[fmt.Sprint("loss ", out.Microbatch)] = terms
+	}
+}
+
+// made is what a node makes of its inputs. What is made of parameters alone is the same wherever it is made, and embeddings cast
+// the rows that they take.
+func made(s *plan.Step, in [][]string) (out [][]string) {
+	n := s.Node
+	if n.Op.Name == "add" {
+		return [][]string{sumOf(in...)}
+	}
+	if n.Op.Name == "embedding" {
+		in[1] = []string{strings.TrimSuffix(strings.TrimPrefix(in[1][0], "cast("), ")")}
+	}
+	var more [][]string
+	if n.Op.Name == "einsum" {
+		in, more = in[:2], in[2:]
+	}
+	what := fmt.Sprintf("%p", n)
+	if !slices.ContainsFunc(in, func(terms []string) bool { return len(terms) != 1 || !strings.HasPrefix(terms[0], "params ") }) {
+		what = fmt.Sprint(n.Op.Name, n.Attr)
+	}
+	for k := range n.Results {
+		term := fmt.Sprintf("%x", sha256.Sum256(fmt.Append(nil, what, k, in)))[:12]
+		if n.Op.Name == "cast" && len(in[0]) == 1 && strings.HasPrefix(in[0][0], "params ") {
+			term = "cast(" + in[0][0] + ")"
+		}
+		out = append(out, sumOf(append([][]string{{term}}, more...)...))
+	}
+	return out
+}
+
+func sumOf(values ...[]string) []string {
+	return slices.Sorted(slices.Values(slices.Concat(values...)))
+}
+
+// place is where a slot lies: a space, and bytes of it.
+func (m *replay) place(s *plan.Slot) (space string, lo, hi int) {
+	if s.Of != nil && s.Class != plan.Window {
+		s = s.Of
+	}
+	root := s.Root()
+	switch {
+	case s.NumElements() == 0, s.Class == plan.Const:
+		return fmt.Sprintf("%p", root), 0, 1
+	case s.Class == plan.Arena, s.Class == plan.Grad && m.p.GradsInArena:
+		m.holds(root.Offset+root.Bytes() <= m.p.ArenaBytes, "%s ends after the arena", s.FQN)
+		return "arena", s.Offset, s.Offset + s.Bytes()
+	case s.Class == plan.Window:
+		m.holds(root.Offset+root.Bytes() <= m.p.WindowBytes, "%s ends after the windows", s.FQN)
+		return "windows", root.Offset + s.Start, root.Offset + s.Start + s.Bytes()
+	case s.Name != "":
+		return fmt.Sprint(s.Class, " ", s.Name), 0, s.Bytes()
+	}
+	return fmt.Sprint(s.Class, " ", s.Microbatch), 0, s.Bytes()
+}
+
+func (m *replay) read(s *plan.Slot) []string {
+	space, lo, hi := m.place(s)
+	for _, h := range m.spaces[space] {
+		if h.lo == lo && h.hi == hi {
+			return slices.Clone(h.terms)
+		}
+	}
+	switch s.Root().Class {
+	case plan.Param, plan.Tokens, plan.Labels, plan.Scale:
+		return []string{space}
+	}
+	m.holds(false, "it reads %s %s %v, which is not there", s.Class, s.FQN+s.Name, s.Type)
+	return nil
+}
+
+// holds checks something of the current step.
+func (m *replay) holds(ok bool, what string, args ...any) {
+	if !ok {
+		m.t.Fatalf("step %d, %s: %s", m.current, &m.p.Steps[m.current], fmt.Sprintf(what, args...))
+	}
+}
+
+func (m *replay) write(s *plan.Slot, terms []string) {
+	space, lo, hi := m.place(s)
+	for _, f := range m.flying {
+		for _, in := range f.reads {
+			at, from, to := m.place(in)
+			m.holds(at != space || from >= hi || lo >= to, "it writes over what step %d reads aside", f.step)
+		}
+	}
+	list := slices.DeleteFunc(m.spaces[space], func(h held) bool { return h.lo < hi && lo < h.hi })
+	m.spaces[space] = append(list, held{lo, hi, terms})
+}
