@@ -87,17 +87,24 @@ plan() {
   if [[ " $* " == *' --pp '* ]]; then pp-split --log-level warn -i "$out.plan" -o "$out"; else mv "$out.plan" "$out"; fi
 }
 
-# four_batches MANIFEST: random tokens of the whole vocabulary, those of four steps, which go round: what a GPU takes for a product
-# depends on its numbers, by 1 to 2%, so both sides learn the like.
+# four_batches MANIFEST: a file of random tokens of the whole vocabulary, those of four steps, which go round: what a GPU takes for a
+# product depends on its numbers, by 1 to 2%, so both sides learn the like. Jobs of one size learn the same tokens, so that their
+# norms can be compared, and one goes on from where another saved.
 four_batches() {
-  local tokens=$((4 * $(field global_batch_size "$1") * ($(field seq_len "$1") + 1)))
-  od -An -v -tu4 -w4 -N $((4 * tokens)) /dev/urandom |
-    awk -v vocab="$(field vocab_size "$1")" '{ printf "%s%d", NR == 1 ? "{\"input_ids\":[" : ",", $1 % vocab } END { print "]}" }'
+  local tokens=$((4 * $(field global_batch_size "$1") * ($(field seq_len "$1") + 1))) vocab file new
+  vocab=$(field vocab_size "$1")
+  file=$work/tokens.$tokens.$vocab.jsonl new=$file.$BASHPID
+  if [ ! -e "$file" ]; then
+    od -An -v -tu4 -w4 -N $((4 * tokens)) /dev/urandom |
+      awk -v vocab="$vocab" '{ printf "%s%d", NR == 1 ? "{\"input_ids\":[" : ",", $1 % vocab } END { print "]}" }' > "$new"
+    mv -n "$new" "$file" # of rows side by side the first makes it
+  fi
+  echo "$file"
 }
 
 # titan ID LIMIT GPU FREQ ARGS...: trains meshplan's ARGS and leaves the figures. GPU is the one to use, - for all.
 titan() {
-  local id=$1 gpu=$3 freq=$4 limit
+  local id=$1 gpu=$3 freq=$4 limit tokens
   local at=$work/rows/${id//\//.}
   echo 'rc=not run' > "$at.titan"
   begin "$id titan" "$2" || return 0
@@ -106,12 +113,12 @@ titan() {
     tell "$id" titan 'its plan' 0
     return 0
   fi
-  four_batches "$at.json" > "$at.jsonl"
+  tokens=$(four_batches "$at.json")
   [ "$gpu" != - ] || gpu=
   watch "$at.titan.mem" "$gpu"
   local started=$SECONDS rc=0
   # shellcheck disable=SC2086
-  on "$gpu" timeout -k 5 "$limit" titan-run -i "$at.json" -o /dev/null --device "$device" --data "$at.jsonl" \
+  on "$gpu" timeout -k 5 "$limit" titan-run -i "$at.json" -o /dev/null --device "$device" --data "$tokens" \
     --log-freq "$freq" --log-level debug --no-progress --metrics "$at.titan.metrics" ${TITAN_FLAGS:-} >> "$at.titan.log" 2>&1 || rc=$?
   unwatch
   {
