@@ -82,7 +82,7 @@ func during(a pipeline.Action) string {
 // print writes the table of a rank: its totals, then who holds the arena at its peak, top of them.
 func (r *arenaReport) print(w io.Writer, top int) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "rank %d, as on %s: %d steps, peak at step %d, %s\n", r.Rank, r.As, r.Steps, r.PeakStep, r.during)
+	fmt.Fprintf(w, "rank %d, as on %s: peak at step %d of the plan's %d, %s\n", r.Rank, r.As, r.PeakStep, r.Steps, r.during)
 	in := "activations"
 	if r.shared {
 		in = "activations and grads"
