@@ -194,8 +194,13 @@ func (f *flags) checkData(given func(flag string) bool, d *manifest.Data) error 
 		return exit.Usage.Errorf("--validation-interval: there is nothing to validate on: add --validation-data FILE")
 	}
 	for _, path := range d.Paths {
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(path, "*?[{") {
+		_, err := os.Stat(path)
+		switch {
+		case !errors.Is(err, fs.ErrNotExist) || strings.ContainsAny(path, "*?[{"):
+		case given("data"):
 			return exit.Input.Errorf("--data %s: there is no such file or folder", path)
+		default:
+			return exit.Input.Errorf("data.paths %s: there is no such file or folder: run where the manifest was written, or give --data", path)
 		}
 	}
 	return nil
