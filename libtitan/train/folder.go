@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
 )
 
 // checkFolders makes sure, before what is learnt can be lost, that the folders of the run can be written in.
@@ -22,6 +23,7 @@ func (r *run) checkFolders() error {
 		if err := writable(folder); err != nil {
 			return exit.Input.Errorf("checkpoint.folder %s: %w: choose another with --checkpoint-dir", folder, err)
 		}
+		r.checkRoom(folder)
 	}
 	if r.TensorBoard != "" {
 		if err := writable(r.TensorBoard); err != nil {
@@ -31,14 +33,36 @@ func (r *run) checkFolders() error {
 	return nil
 }
 
-// writable tries whether a folder, or the nearest above it that is there, can be written in. It leaves nothing.
-func writable(folder string) error {
-	dir := filepath.Clean(folder)
-	info, err := os.Stat(dir)
+// checkRoom warns if the disk of a folder has no room for a checkpoint: parameters and both moments, float32.
+func (r *run) checkRoom(folder string) {
+	dir, _, err := existing(folder)
+	if err != nil {
+		return
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil || disk.Blocks == 0 {
+		return
+	}
+	left, needed := int64(disk.Bavail)*disk.Bsize, 12*r.job.Manifest.Model.Config.NumParams()
+	if needed > left {
+		r.Log.Warn(fmt.Sprintf("checkpoint.folder %s: a checkpoint takes %s, its disk has %s left: training goes on, saving will fail", folder, manifest.HumanBytes(needed), manifest.HumanBytes(left)))
+	}
+}
+
+// existing is a folder, or the nearest above it that is there.
+func existing(folder string) (dir string, info fs.FileInfo, err error) {
+	dir = filepath.Clean(folder)
+	info, err = os.Stat(dir)
 	for (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
 		info, err = os.Stat(dir)
 	}
+	return dir, info, err
+}
+
+// writable tries whether a folder, or the nearest above it that is there, can be written in. It leaves nothing.
+func writable(folder string) error {
+	dir, info, err := existing(folder)
 	switch {
 	case err != nil:
 		return err

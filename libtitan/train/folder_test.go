@@ -2,9 +2,11 @@ package train
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
+	"titan/libtitan/parallel"
 )
 
 // A folder that cannot be written in is refused before the first step, by a dry run too, and a try leaves nothing.
@@ -55,4 +58,18 @@ func TestFolderWithoutPermission(t *testing.T) {
 	}
 	require.ErrorContains(t, writable(filepath.Join(closed, "x")), "nothing can be made in "+closed+": permission denied")
 	require.ErrorContains(t, writable(filepath.Join(shut, "x/y")), "permission denied")
+}
+
+// Where a checkpoint will not fit is said before the first step.
+func TestRoomForACheckpoint(t *testing.T) {
+	m := savingJob(t, numbers(t), 3, manifest.Checkpoint{Folder: filepath.Join(t.TempDir(), "a/b")})
+	var log strings.Builder
+	o := quiet()
+	o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	r := &run{Options: o, job: &parallel.Job{Manifest: m}}
+	r.checkRoom(m.Checkpoint.Folder)
+	require.Empty(t, log.String())
+	m.Model.Config.VocabSize = 1 << 40
+	r.checkRoom(m.Checkpoint.Folder)
+	require.Contains(t, log.String(), "TiB, its disk has ")
 }

@@ -1,7 +1,9 @@
 package train
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"strings"
 
@@ -146,6 +148,10 @@ func (r *run) compareRate(s *optim.Schedule) {
 	was, ok := list[0].(float64)
 	now := r.job.Manifest.Optimizer.LR * s.Factor(r.left.Epoch)
 	if ok && math.Abs(was-now) > 1e-6*math.Max(was, now) {
-		r.Log.Warn(fmt.Sprintf("the learning rate goes on at %.3g, where the checkpoint would go on at %.3g: the schedule is another (lr_scheduler.total_steps fixes its end beyond --steps)", now, was))
+		level := slog.LevelWarn
+		if was == 0 { // its schedule had ended: whoever goes on wants another
+			level = slog.LevelInfo
+		}
+		r.Log.Log(context.Background(), level, fmt.Sprintf("the learning rate goes on at %.3g, where the checkpoint would go on at %.3g: the schedule is another (lr_scheduler.total_steps fixes its end beyond --steps)", now, was))
 	}
 }
