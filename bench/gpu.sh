@@ -68,7 +68,7 @@ sanitized() {
   local rc=0 all ours
   # shellcheck disable=SC2086
   plan "$work/sanitize.json" --model debugmodel --layers 2 --seq-len 256 --local-batch-size 2 --steps 2 --dtype bfloat16 $compile --world-size 1 || return
-  compute-sanitizer --tool "$1" --error-exitcode 9 titan-run -i "$work/sanitize.json" -o /dev/null --device cuda --data "$data" --log-freq 1 --no-progress \
+  compute-sanitizer --tool "$1" --error-exitcode 9 titan-run -i "$work/sanitize.json" -o /dev/null --device cuda --data "$(four_batches "$work/sanitize.json")" --log-freq 1 --no-progress \
     > "$work/sanitized-$1" 2>&1 || rc=$?
   cat "$work/sanitized-$1"
   grep -q '^step:  2' "$work/sanitized-$1" || return 1
@@ -90,8 +90,8 @@ sanitize() {
     echo "sanitize-$tool: NOT RUN: THIS MACHINE DOES NOT LET compute-sanitizer AT ITS GPU: nothing is known of bad accesses or races"
   fi
 }
-export -f kernels bandwidth in_train sanitized plan
-export bin work data compile
+export -f kernels bandwidth in_train sanitized plan four_batches field
+export bin work compile
 
 failed=
 describe | tee "$work/machine"

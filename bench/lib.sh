@@ -13,11 +13,11 @@ export PYTORCH_ALLOC_CONF=${PYTORCH_ALLOC_CONF:-expandable_segments:True}
 began=$SECONDS
 mkdir -p "$work/rows"
 
-# build FOLDER: the tools, and the tests that need GPUs.
+# build FOLDER: the tools, and the tests that need GPUs or another CPU.
 build() {
   go build -trimpath -ldflags='-s -w' -o "$1/" ./tools/...
   git rev-parse --short HEAD > "$1/commit" 2> /dev/null || true
-  for p in device/cuda comm/nccl exec measure train; do
+  for p in device/cpu device/cuda comm/nccl exec measure train; do
     CGO_ENABLED=0 go test -c -trimpath -ldflags='-s -w' -o "$1/${p##*/}.test" "./libtitan/$p"
   done
 }
@@ -27,7 +27,7 @@ num_gpus() {
   if [ "$device" = cpu ]; then echo "${GPUS:-2}"; else nvidia-smi -L 2> /dev/null | grep -c ^GPU || true; fi
 }
 
-# prepare: the GPUs, the tools on the path, the folder of the logs, something to learn from.
+# prepare: the GPUs, the tools on the path, the folder of the logs.
 prepare() {
   gpus=$(num_gpus)
   [ "${gpus:-0}" -gt 0 ] || { echo "${0##*/}: no GPU found by nvidia-smi; DEVICE=cpu plays this on the CPU" >&2; exit 5; }
@@ -36,8 +36,6 @@ prepare() {
   PATH=$bin:$PATH
   case $logs in /*) ;; *) logs=$here/$logs ;; esac
   mkdir -p "$logs"
-  data=$work/data.txt
-  head -c 6000000 /dev/urandom | base64 -w 0 > "$data"
 }
 
 left() { echo $((budget - SECONDS + began)); }
@@ -256,10 +254,11 @@ check() {
   failed=1
 }
 
-# kernels: the tests of the packages that launch something; each in its folder, where its testdata lies.
+# kernels: the tests of the packages that launch something, and of the CPU's own, which may have what no other has that tests run on;
+# each in its folder, where its testdata lies.
 kernels() {
   local p rc=0
-  for p in device/cuda comm/nccl exec measure; do
+  for p in device/cpu device/cuda comm/nccl exec measure; do
     echo "$p"
     (cd "libtitan/$p" && "$bin/${p##*/}.test" -test.v -test.timeout 300s) || rc=1
   done

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -39,8 +40,7 @@ func Write(ctx context.Context, dir string, s State, o WriteOptions) error {
 	var transforms []string
 	if o.Compress {
 		transforms = []string{zstdTransform}
-	}
-	if !o.Compress {
+	} else {
 		err = plan.room(st.tmp)
 	}
 	if err == nil {
@@ -138,21 +138,25 @@ func (p *writePlan) place(it *writeItem, rank int) {
 	p.items = append(p.items, it)
 }
 
-// room refuses what the disk of dir has no place for, before a byte is written. A file system that does not say how
-// much is left is believed to have it.
+// room refuses what the disk of dir has no place for, before a byte is written.
 func (p *writePlan) room(dir string) error {
-	var total uint64
+	var total int64
 	for _, f := range p.files {
-		total += uint64(f.size)
+		total += f.size
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil || fs.Blocks == 0 {
-		return nil
-	}
-	if left := fs.Bavail * uint64(fs.Bsize); total > left {
-		return fmt.Errorf("checkpoint: %s to write, %s left on the disk of %s: %w", manifest.HumanBytes(int64(total)), manifest.HumanBytes(int64(left)), filepath.Dir(dir), unix.ENOSPC)
+	if left := Left(dir); total > left {
+		return fmt.Errorf("checkpoint: %s to write, %s left on the disk of %s: %w", manifest.HumanBytes(total), manifest.HumanBytes(left), filepath.Dir(dir), unix.ENOSPC)
 	}
 	return nil
+}
+
+// Left is the bytes that the disk of a folder has left; a file system that does not say is believed to have room for all.
+func Left(dir string) int64 {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil || fs.Blocks == 0 {
+		return math.MaxInt64
+	}
+	return int64(fs.Bavail) * int64(fs.Bsize)
 }
 
 // writeFiles makes the data files in dir and flushes them.

@@ -58,7 +58,7 @@ func (o *overlap) begin() {
 
 // roomBeforeNext reports whether a step after i leaves room before the next reduction.
 func (p *Program) roomBeforeNext(i int) bool {
-	for j := i + 1; j < len(p.Steps) && (!p.Steps[j].Aside || p.Steps[j].gathers()); j++ {
+	for j := i + 1; j < len(p.Steps) && !p.Steps[j].reduces(); j++ {
 		if p.Steps[j].leavesRoom() {
 			return true
 		}
@@ -83,12 +83,12 @@ func (p *Program) relive() {
 // which is the gather before or makes something that one reads; the first step of all may be a gather itself.
 func (p *Program) markAside() (early map[int]bool, after map[int][]int) {
 	early, after = map[int]bool{}, map[int][]int{}
-	made, before := map[*Slot]int{}, -1
+	made, before := map[*Slot]int{}, 0
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		s.Aside = s.gathers() || p.accumulates(i) > 0
 		if s.gathers() {
-			at := max(before, 0)
+			at := before
 			for _, in := range s.In {
 				at = max(at, made[in.Root()])
 			}

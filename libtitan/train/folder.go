@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"titan/libtitan/checkpoint"
 	"titan/libtitan/exit"
 	"titan/libtitan/manifest"
 )
@@ -39,12 +40,7 @@ func (r *run) checkRoom(folder string) {
 	if err != nil {
 		return
 	}
-	var disk unix.Statfs_t
-	if err := unix.Statfs(dir, &disk); err != nil || disk.Blocks == 0 {
-		return
-	}
-	left, needed := int64(disk.Bavail)*disk.Bsize, 12*r.job.Manifest.Model.Config.NumParams()
-	if needed > left {
+	if left, needed := checkpoint.Left(dir), 12*r.job.Manifest.Model.Config.NumParams(); needed > left {
 		r.Log.Warn(fmt.Sprintf("checkpoint.folder %s: a checkpoint takes %s, its disk has %s left: training goes on, saving will fail", folder, manifest.HumanBytes(needed), manifest.HumanBytes(left)))
 	}
 }
