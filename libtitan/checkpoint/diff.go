@@ -23,62 +23,56 @@ type DiffOptions struct {
 
 // Difference is one item that differs.
 type Difference struct {
-	FQN string
-	Why string // in words, one line
+	FQN    string
+	Why    string         // in words, one line
+	DTypes [2]dtype.DType // where they alone differ, so that no value was compared
 }
 
-// Diff compares two checkpoints item by item, whatever their layouts, and gives each difference to emit in order of
-// name. Names that differ only by wrapper parts or by torchtitan's spellings are partners. It returns how many items
-// were compared.
-func Diff(ctx context.Context, a, b Source, o DiffOptions, emit func(Difference) error) (compared int, err error) {
+// Diff compares two checkpoints item by item, whatever their layouts, and returns the differences in order of name.
+// Names that differ only by wrapper parts or by torchtitan's spellings are partners. compared is how many items were.
+func Diff(ctx context.Context, a, b Source, o DiffOptions) (found []Difference, compared int, err error) {
 	items, err := matching(a, o.Glob)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	if o.ModelOnly {
 		if items = modelItems(items); len(items) == 0 {
-			return 0, exit.Input.Errorf("checkpoint %s: none of what is compared is the model's", a.Name())
+			return nil, 0, exit.Input.Errorf("checkpoint %s: none of what is compared is the model's", a.Name())
 		}
 	}
 	if err := namings(a, b); err != nil && o.Glob == "" {
-		return 0, err
+		return nil, 0, err
 	}
 	partner, rest := partners(items, b)
 	if err := strangers(a, b, items, partner, rest); err != nil {
-		return 0, err
+		return nil, 0, err
 	}
-	var out []Difference
-	err = inOrder(ctx, o.ReadOptions, items, func(ctx context.Context, it Item, block int64) (string, error) {
+	err = inOrder(ctx, o.ReadOptions, items, func(ctx context.Context, it Item, block int64) (Difference, error) {
 		other, ok := findItem(b, partner[it.FQN])
 		if !ok {
-			return "only in the first", nil
+			return Difference{Why: "only in the first"}, nil
 		}
 		d := differ{ctx: ctx, a: a, b: b, o: &o, block: block}
 		return d.compare(it, other)
-	}, func(it Item, why string) error {
-		if why != "" {
-			out = append(out, Difference{it.FQN, why})
+	}, func(it Item, d Difference) error {
+		if d.FQN = it.FQN; d.Why != "" {
+			found = append(found, d)
 		}
 		return nil
 	})
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	if o.Glob == "" {
 		for _, fqn := range rest {
 			if it, _ := findItem(b, fqn); o.ModelOnly && !ofModel(it) {
 				continue
 			}
-			out = append(out, Difference{fqn, "only in the second"})
+			found = append(found, Difference{FQN: fqn, Why: "only in the second"})
 		}
 	}
-	slices.SortFunc(out, func(x, y Difference) int { return strings.Compare(x.FQN, y.FQN) })
-	for _, d := range out {
-		if err := emit(d); err != nil {
-			return 0, err
-		}
-	}
-	return len(items), nil
+	slices.SortFunc(found, func(x, y Difference) int { return strings.Compare(x.FQN, y.FQN) })
+	return found, len(items), nil
 }
 
 // modelItems are those of items that are the model's.
@@ -159,24 +153,27 @@ type mismatch struct {
 	maxULP   uint64
 	maxAbs   float64
 	nan      bool // a NaN against a number
+	nans     bool // NaNs of other bits
 	numbers  bool // numbers on both sides
 	signs    bool // numbers of other signs, between which a count of values says nothing
 	elements int64
 }
 
-// compare says why two items differ, or "".
-func (d *differ) compare(x, y Item) (string, error) {
+// compare says why two items differ, if they do.
+func (d *differ) compare(x, y Item) (out Difference, err error) {
 	switch {
 	case x.Kind != y.Kind:
-		return fmt.Sprintf("kind %s and %s", x.Kind, y.Kind), nil
+		out.Why = fmt.Sprintf("kind %s and %s", x.Kind, y.Kind)
 	case x.Kind == KindBytes:
-		return d.objects(x.FQN, y.FQN)
+		out.Why, err = d.objects(x.FQN, y.FQN)
 	case !slices.Equal(x.Shape, y.Shape):
-		return fmt.Sprintf("shape %v and %v", x.Shape, y.Shape), nil
+		out.Why = fmt.Sprintf("shape %v and %v", x.Shape, y.Shape)
 	case x.DType != y.DType:
-		return fmt.Sprintf("dtype %s and %s", x.DType, y.DType), nil
+		out.Why, out.DTypes = fmt.Sprintf("dtype %s and %s", x.DType, y.DType), [2]dtype.DType{x.DType, y.DType}
+	default:
+		out.Why, err = d.tensors(x, y)
 	}
-	return d.tensors(x, y)
+	return out, err
 }
 
 func (d *differ) objects(x, y string) (string, error) {
@@ -257,7 +254,8 @@ func (d *differ) piece(dt dtype.DType, p, q []byte) {
 		}
 		m.count++
 		if x != x || y != y {
-			m.nan = true
+			m.nans = m.nans || x != x && y != y
+			m.nan = m.nan || x == x || y == y
 			continue
 		}
 		m.numbers = true
@@ -292,6 +290,9 @@ func (m *mismatch) describe(dt dtype.DType, shape []int64) string {
 	}
 	if m.nan {
 		s += "; NaN against a number"
+	}
+	if m.nans {
+		s += "; NaNs of other bits"
 	}
 	return s
 }

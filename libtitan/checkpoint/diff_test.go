@@ -28,6 +28,17 @@ func TestNoToleranceSpansInfinity(t *testing.T) {
 	require.Zero(t, same.count)
 }
 
+// TestNaNsOfOtherBits: with no tolerance the bytes decide, and then no number is concerned.
+func TestNaNsOfOtherBits(t *testing.T) {
+	nan := uint64(math.Float32bits(float32(math.NaN())))
+	m := differing(dtype.Float32, nan, nan+1, 0, 0)
+	m.elements = 1
+	require.Equal(t, "1 of 1 elements differ, first at [0]: nan and nan; NaNs of other bits", m.describe(dtype.Float32, []int64{1}))
+	m = differing(dtype.Float32, nan, 0, 0, 0)
+	m.elements = 1
+	require.Equal(t, "1 of 1 elements differ, first at [0]: nan and 0; NaN against a number", m.describe(dtype.Float32, []int64{1}))
+}
+
 // TestWideIntegersAreSubtractedExactly: float64 does not tell 2^62 from 2^62+1.
 func TestWideIntegersAreSubtractedExactly(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.Int64, dtype.UInt64} {

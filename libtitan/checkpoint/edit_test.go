@@ -141,7 +141,7 @@ func TestDiffOfStrangers(t *testing.T) {
 	require.NoError(t, err)
 	defer a.Close()
 	b := openTest(t, smallFolder(t, nil))
-	_, err = Diff(context.Background(), a, b, DiffOptions{}, nil)
+	_, _, err = Diff(context.Background(), a, b, DiffOptions{})
 	require.ErrorContains(t, err, "have no name in common: the first has layers.0.attention.wk.weight, layers.0.attention.wo.weight, "+
 		"layers.0.attention.wq.weight and 9 more, the second a.weight, b.weight, train_state.step")
 }

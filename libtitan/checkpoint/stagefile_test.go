@@ -150,8 +150,9 @@ func TestKeptNamesNeedNoModel(t *testing.T) {
 	b, err := OpenSource(out)
 	require.NoError(t, err)
 	defer b.Close()
-	n, err := Diff(context.Background(), a, b, DiffOptions{}, func(d Difference) error { t.Error(d); return nil })
+	found, n, err := Diff(context.Background(), a, b, DiffOptions{})
 	require.NoError(t, err)
+	require.Empty(t, found)
 	require.Equal(t, len(a.Items()), n)
 }
 

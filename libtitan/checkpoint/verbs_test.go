@@ -133,11 +133,11 @@ func TestULPs(t *testing.T) {
 
 func differences(t *testing.T, a, b Source, o DiffOptions) []string {
 	var out []string
-	_, err := Diff(context.Background(), a, b, o, func(d Difference) error {
-		out = append(out, d.FQN+": "+d.Why)
-		return nil
-	})
+	found, _, err := Diff(context.Background(), a, b, o)
 	require.NoError(t, err)
+	for _, d := range found {
+		out = append(out, d.FQN+": "+d.Why)
+	}
 	return out
 }
 

@@ -44,18 +44,37 @@ func diff(ctx context.Context, e *app.Env, o checkpoint.DiffOptions) error {
 	}
 	defer b.Close()
 	defer progress(e, &o.ReadOptions, "diff", checkpoint.TensorBytes(a))()
-	differ := 0
-	n, err := checkpoint.Diff(ctx, a, b, o, func(d checkpoint.Difference) error {
-		differ++
-		_, err := fmt.Fprintf(e.Out, "%s: %s\n", checkpoint.LineName(d.FQN), d.Why)
-		return err
-	})
+	found, n, err := checkpoint.Diff(ctx, a, b, o)
 	switch {
 	case err != nil:
 		return err
-	case differ > 0:
-		return exit.No.Errorf("%s and %s differ in %s", e.Args[0], e.Args[1], manifest.Counted(differ, "item"))
+	case found == nil:
+		_, err = fmt.Fprintf(e.Out, "equal: %s\n", manifest.Counted(n, "item"))
+		return err
 	}
-	_, err = fmt.Fprintf(e.Out, "equal: %s\n", manifest.Counted(n, "item"))
-	return err
+	if err := tellDifferences(e, found, n); err != nil {
+		return err
+	}
+	return exit.No.Errorf("%s and %s differ in %s", e.Args[0], e.Args[1], manifest.Counted(len(found), "item"))
+}
+
+// tellDifferences prints a line for each item that differs of those compared, and one line for many that differ in one way
+// of dtype alone.
+func tellDifferences(e *app.Env, found []checkpoint.Difference, compared int) error {
+	types := found[0].DTypes
+	many := len(found) > 1 && types[0] != types[1]
+	for _, d := range found {
+		many = many && d.DTypes == types
+	}
+	if many {
+		_, err := fmt.Fprintf(e.Out, "%s in %d of %s, all else equal; values are not compared across dtypes: cast one first with ckpt-shard convert --dtype\n",
+			found[0].Why, len(found), manifest.Counted(compared, "item"))
+		return err
+	}
+	for _, d := range found {
+		if _, err := fmt.Fprintf(e.Out, "%s: %s\n", checkpoint.LineName(d.FQN), d.Why); err != nil {
+			return err
+		}
+	}
+	return nil
 }
