@@ -112,7 +112,7 @@ func TestFoldersThatAreRefused(t *testing.T) {
 	_, err = Open("testdata/safetensors")
 	require.EqualError(t, err, "checkpoint testdata/safetensors: a folder of safetensors files, not a DCP folder (no .metadata)")
 	_, err = Open(filepath.Join(t.TempDir(), "absent"))
-	require.ErrorContains(t, err, "no such file or directory")
+	require.ErrorContains(t, err, "absent: no such file or folder: want a DCP folder")
 	require.Equal(t, int(exit.Input), exit.Code(err))
 }
 

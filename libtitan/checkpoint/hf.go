@@ -30,6 +30,13 @@ func theirs(it Item) bool {
 	return ok && strings.TrimPrefix(it.FQN, "model.") != fqn
 }
 
+// noteTheirs says that a model of Hugging Face's form keeps that.
+func (v *view) noteTheirs(o *MoveOptions) {
+	if v.namedByHF() && !o.KeepNames {
+		o.note("Hugging Face's names and order of rows are kept: ckpt-shard convert %s OUT --to dcp gives it ours", v.Name())
+	}
+}
+
 // toHuggingFace gives the model's tensors Hugging Face's names and order of rows, and leaves the rest out. config may be
 // nil where the shapes are those of a model that is known.
 func (v *view) toHuggingFace(config *llama3.Config, o *MoveOptions) (llama3.Config, error) {

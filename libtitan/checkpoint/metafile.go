@@ -77,7 +77,10 @@ func readString(path string, size int64) (string, error) {
 // noMetadata says what dir is instead of a complete checkpoint.
 func noMetadata(dir string) error {
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return notThere(dir)
+	case err != nil:
 		return err
 	}
 	if complete, _, _ := steps(dir); len(complete) > 0 {

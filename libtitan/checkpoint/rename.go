@@ -21,6 +21,7 @@ func Respell(ctx context.Context, in, out string, to Spelling, o MoveOptions) er
 	defer v.Close()
 	n := v.rename(func(fqn string) string { return respell(fqn, to) })
 	o.note("%d names are spelt anew", n)
+	v.noteTheirs(&o)
 	return v.write(ctx, target{path: out, format: v.Format()}, &o)
 }
 

@@ -9,5 +9,6 @@ func Reshard(ctx context.Context, in, out string, layout *Layout, o MoveOptions)
 		return err
 	}
 	defer v.Close()
+	v.noteTheirs(&o)
 	return v.write(ctx, target{path: out, format: DCP, layout: layout}, &o)
 }

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -42,10 +43,12 @@ const (
 // safetensors files, or a file by torch.save.
 func OpenSource(path string) (Source, error) {
 	info, err := os.Stat(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, notThere(path)
+	case err != nil:
 		return nil, err
-	}
-	if !info.IsDir() {
+	case !info.IsDir():
 		return openFile(path)
 	}
 	if safe, _ := filepath.Glob(filepath.Join(globEscape(path), "*.safetensors")); len(safe) > 0 && !isDCP(path) {
@@ -56,6 +59,11 @@ func OpenSource(path string) (Source, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// notThere says what a checkpoint looks like where path is none.
+func notThere(path string) error {
+	return exit.Input.Errorf("checkpoint %s: no such file or folder: want a DCP folder (it has a .metadata), a safetensors file or a folder of them, or a file by torch.save", path)
 }
 
 // openFile opens a single file by its first bytes.

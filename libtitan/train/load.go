@@ -3,7 +3,6 @@ package train
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -39,10 +38,7 @@ func (r *run) find(c *manifest.Checkpoint) error {
 	var theirs bool
 	note := func(s string) { r.Log.Info(fmt.Sprintf("%s: %s", dir, s)) }
 	r.from, theirs, err = checkpoint.OpenModel(dir, r.job.Manifest.Model.Config, note)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		err = exit.Input.Errorf("checkpoint %s: there is none", dir)
-	case err == nil && !r.found && c.InitialLoadInHF && !theirs:
+	if err == nil && !r.found && c.InitialLoadInHF && !theirs {
 		err = exit.Input.Errorf("checkpoint %s: it has not Hugging Face's form, as checkpoint.initial_load_in_hf wants it: leave that out", dir)
 	}
 	if err == nil {
