@@ -66,7 +66,7 @@ func (m *CUDAMemory) take(fixed, arena int) (cuda.Ptr, error) {
 func (m *CUDAMemory) unfix() error {
 	err := m.cache.Unfix(m.all)
 	for _, g := range m.Grads {
-		err = errors.Join(err, m.cache.Unfix(g.P))
+		err = errors.Join(err, m.cache.Unfix(g.P), m.cache.Unfix(g.Rows))
 	}
 	return err
 }

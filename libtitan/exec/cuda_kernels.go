@@ -95,6 +95,9 @@ func gpuEmbedding(c gpuCall) (cuda.Work, error) {
 
 func gpuEmbeddingBackward(c gpuCall) (cuda.Work, error) {
 	_, dim := c.out[0].rows()
+	if len(c.out) > 1 { // plan.GradsByRows
+		return c.e.EmbeddingBackwardRows(c.in[0].DType, c.out[0].p, c.out[1].p, c.in[0].p, c.in[1].p, c.in[1].NumElements(), c.out[0].vocab(0), dim)
+	}
 	return c.e.EmbeddingBackward(c.in[0].DType, c.out[0].p, c.in[0].p, c.in[1].p, c.in[1].NumElements(), c.out[0].vocab(0), dim, c.add[0])
 }
 

@@ -16,10 +16,11 @@ type Stored struct {
 	Kept   map[plan.Class]map[string]cuda.Ptr
 }
 
-// Gradient is a parameter's on the device, float32 or bfloat16.
+// Gradient is a parameter's on the device, float32 or bfloat16; Rows is where its rows lie, 0 if it has them all.
 type Gradient struct {
-	P     cuda.Ptr
-	DType dtype.DType
+	P, Rows cuda.Ptr
+	DType   dtype.DType
+	Bytes   int
 }
 
 // CUDAMemory is what a program works on, on a GPU. What the caller reads and writes between runs is its Memory, which
@@ -63,18 +64,32 @@ func NewCUDAMemory(e *cuda.Engine, prog *plan.Program, microbatches, size int, s
 	m.consts = m.loss + cuda.Ptr(losses)
 	m.arena = m.consts + cuda.Ptr(consts)
 	for _, s := range prog.Slots {
-		if s.Class != plan.Grad {
-			continue
+		if err := m.placeGrad(s); err != nil {
+			return nil, err
 		}
-		at := m.arena + cuda.Ptr(s.Offset)
-		if cache != nil {
-			if at, err = cache.Fix(s.Bytes(), s.Name+" < gradients"); err != nil {
-				return nil, err
-			}
-		}
-		m.Grads[s.Name] = Gradient{at, s.DType}
 	}
 	return m, nil
+}
+
+// placeGrad finds the memory of a gradient, or of where its rows lie.
+func (m *CUDAMemory) placeGrad(s *plan.Slot) (err error) {
+	if s.Class != plan.Grad && s.Class != plan.Rows {
+		return nil
+	}
+	at := m.arena + cuda.Ptr(s.Offset)
+	if m.cache != nil {
+		if at, err = m.cache.Fix(s.Bytes(), s.Name+" < gradients"); err != nil {
+			return err
+		}
+	}
+	g := m.Grads[s.Name]
+	if s.Class == plan.Rows {
+		g.Rows = at
+	} else {
+		g.P, g.DType, g.Bytes = at, s.DType, s.Bytes()
+	}
+	m.Grads[s.Name] = g
+	return nil
 }
 
 // gpuRound is n rounded to what a device's allocations are aligned to.
@@ -120,6 +135,9 @@ func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
 	case plan.Grad:
 		g, made := m.Grads[s.Name]
 		t.p, known = g.P, made
+	case plan.Rows:
+		g, made := m.Grads[s.Name]
+		t.p, known = g.Rows, made
 	case plan.Tokens:
 		t.p = m.inputs + cuda.Ptr(8*s.Microbatch*m.size)
 	case plan.Labels:

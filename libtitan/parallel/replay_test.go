@@ -78,6 +78,9 @@ func (m *replay) grads(named map[string]bool) map[string][]string {
 	out := map[string][]string{}
 	for i := range m.p.Steps {
 		for _, s := range m.p.Steps[i].Out {
+			if s.Class == plan.Rows {
+				require.Equal(m.t, []string{"rows"}, m.read(s))
+			}
 			if s.Class == plan.Grad && (named == nil || named[s.Name]) {
 				if name := "gradient of " + s.Name; out[name] == nil {
 					out[name] = m.read(s)
@@ -110,6 +113,9 @@ func (m *replay) step(s *plan.Step) {
 	default:
 		for k, terms := range made(s, in) {
 			m.put(s, k, terms)
+		}
+		if last := s.Out[len(s.Out)-1]; last.Class == plan.Rows {
+			m.write(last, []string{"rows"})
 		}
 	}
 	if s.Scratch != nil {
@@ -184,7 +190,7 @@ func (m *replay) place(s *plan.Slot) (space string, lo, hi int) {
 	switch {
 	case s.NumElements() == 0, s.Class == plan.Const:
 		return fmt.Sprintf("%p", root), 0, 1
-	case s.Class == plan.Arena, s.Class == plan.Grad && m.p.GradsInArena:
+	case s.Class == plan.Arena, (s.Class == plan.Grad || s.Class == plan.Rows) && m.p.GradsInArena:
 		m.holds(root.Offset+root.Bytes() <= m.p.ArenaBytes, "%s ends after the arena", s.FQN)
 		return "arena", s.Offset, s.Offset + s.Bytes()
 	case s.Class == plan.Window:

@@ -40,12 +40,12 @@ func (p *Program) PlaceGrads() {
 	p.ArenaBytes = placeBySize(p.Slots)
 }
 
-// gradSlots are the gradients that p makes, in order, and by which step each is first written.
+// gradSlots are the gradients that p makes, with where their rows lie, in order, and by which step each is first written.
 func (p *Program) gradSlots() (slots []*Slot, at []int) {
 	seen := map[*Slot]bool{}
 	for i := range p.Steps {
 		for _, s := range p.Steps[i].Out {
-			if s.Class == Grad && !seen[s] {
+			if (s.Class == Grad || s.Class == Rows) && !seen[s] {
 				seen[s] = true
 				slots, at = append(slots, s), append(at, i)
 			}

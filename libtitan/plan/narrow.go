@@ -9,11 +9,20 @@ import (
 // float32 and rounds once, as PyTorch's does under autocast. What is added up, over microbatches, over ranks or from two uses
 // of a weight, stays float32, and so does all of a rank of a pipeline, where the gradients of a tied head's two stages meet.
 func (p *Program) NarrowGrads() {
+	for slot, s := range p.madeAtOnce() {
+		if s.multipliesNarrow() {
+			slot.DType = dtype.BFloat16
+		}
+	}
+}
+
+// madeAtOnce are the gradients that one step makes and no other reads or adds to, with that step: none on a rank of a pipeline.
+func (p *Program) madeAtOnce() map[*Slot]*Step {
 	made, shared := map[*Slot]*Step{}, map[*Slot]bool{} // shared: made by several steps, or read by one
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if s.Kind == Send || s.Kind == Recv {
-			return
+			return nil
 		}
 		for _, in := range s.In {
 			shared[in.Root()] = true
@@ -23,11 +32,12 @@ func (p *Program) NarrowGrads() {
 			made[out] = s
 		}
 	}
-	for slot, s := range made {
-		if slot.Class == Grad && !shared[slot] && s.multipliesNarrow() {
-			slot.DType = dtype.BFloat16
+	for slot := range made {
+		if slot.Class != Grad || shared[slot] {
+			delete(made, slot)
 		}
 	}
+	return made
 }
 
 // multipliesNarrow reports whether s is a product of numbers narrower than float32.

@@ -50,11 +50,12 @@ const (
 	Scale                // one scalar a step
 	Loss                 // one scalar a microbatch
 	Window               // planned: at an offset of the windows, the same on all ranks that gather together
+	Rows                 // where the rows of a gradient by rows lie, by name: see [Program.GradsByRows]
 	NumClasses
 )
 
 func (c Class) String() string {
-	return [...]string{"activations", "params", "grads", "constants", "copies", "largest magnitudes", "tokens", "labels", "scale", "loss", "windows"}[c]
+	return [...]string{"activations", "params", "grads", "constants", "copies", "largest magnitudes", "tokens", "labels", "scale", "loss", "windows", "rows of grads"}[c]
 }
 
 // Slot is a value's place in memory: Type is of what this rank holds of it.

@@ -175,8 +175,8 @@ func (v *Values) Join() (after []int) {
 
 // owner is who takes s in the step: the op, its module, and the part of the program; memprof takes them apart.
 func (s *Step) owner(of *Slot) string {
-	if of.Class == Grad {
-		return of.Name + " < gradients"
+	if of.Class == Grad || of.Class == Rows {
+		return of.gradOwner()
 	}
 	what, backward := [...]string{"", "accumulate", "send", "recv"}[s.Kind], s.Tag.Backward
 	if s.Kind == Compute {
@@ -191,6 +191,9 @@ func (s *Step) owner(of *Slot) string {
 	}
 	return Owner(what, cmp.Or(of.FQN, "loss"), part)
 }
+
+// gradOwner is who has the memory of a gradient.
+func (s *Slot) gradOwner() string { return s.Name + " < gradients" }
 
 // Owner joins the parts of an owner's name, the innermost first.
 func Owner(what, fqn, part string) string { return what + " < " + fqn + " < " + part }
@@ -228,7 +231,7 @@ func (p *Program) Fixed() (out []Fixture) {
 	}
 	grads, _ := p.gradSlots()
 	for _, s := range grads {
-		add(s.Name+" < gradients", s.Bytes())
+		add(s.gradOwner(), s.Bytes())
 	}
 	return out
 }

@@ -74,9 +74,9 @@ func (g *gpu) train(prog *plan.Program, mem *exec.CUDAMemory, r *exec.Runner, c 
 		return err
 	}
 	values, grads := 0.0, map[bool]float64{} // bytes of parameters, and of their gradients, by whether they are early
-	for _, p := range all {
+	for i, p := range all {
 		values += 4 * float64(p.N)
-		grads[p.Early] += float64(p.GradBytes())
+		grads[p.Early] += float64(mem.Grads[g.held[i].Param.FQN].Bytes)
 	}
 	if len(early) > 0 {
 		r.Before(tail, exec.Cost{Class: "norms", Bytes: grads[true]}, g.optimizer.Begin)
@@ -117,7 +117,8 @@ func (g *gpu) trained(mem *exec.CUDAMemory, early map[string]bool) (all []cuda.P
 		t.Where = append(t.Where, where)
 		all = append(all, cuda.Param{
 			P: g.state[aParameter][fqn], G: grad.P, M: g.state[anAverage][fqn], V: g.state[aSquaredAverage][fqn],
-			Copy: g.kept[plan.Copy][fqn], Largest: g.kept[plan.Largest][fqn], N: int(h.NumElements()), NarrowG: grad.DType == dtype.BFloat16, Early: early[fqn],
+			Copy: g.kept[plan.Copy][fqn], Largest: g.kept[plan.Largest][fqn], Rows: grad.Rows,
+			Dim: int(rowBytes(h) / 4), N: int(h.NumElements()), NarrowG: grad.DType == dtype.BFloat16, Early: early[fqn],
 		})
 	}
 	return all, t, nil
@@ -192,7 +193,7 @@ func (g *gpu) squares(which tensorKind) ([]float64, error) {
 }
 
 func (g *gpu) exchange(fqn string, f func(mine, theirs []float32) error) error {
-	at := g.programs[0].Grads[fqn].P // of the program that trains, which is loaded first; float32, as all of a pipeline's
+	at := g.programs[0].Grads[fqn].P // of the program that trains, which is loaded first; float32 and whole, as all of a pipeline's
 	n := 0
 	for _, h := range g.held {
 		if h.Param.FQN == fqn {

@@ -44,7 +44,7 @@ func BenchmarkGPU(b *testing.B) {
 }
 
 // BenchmarkGPUWays does without what makes a step fast: one graph, copies of parameters that AdamW makes, sums that products make,
-// gradients as narrow as products.
+// gradients as narrow as products, an embedding's gradient of a step's tokens alone.
 func BenchmarkGPUWays(b *testing.B) {
 	for _, c := range gpuJobs[:3] {
 		b.Run(c.name+"/all", func(b *testing.B) { benchGPU(b, c, nil) })
@@ -52,10 +52,12 @@ func BenchmarkGPUWays(b *testing.B) {
 			b.Setenv("CUDA_LAUNCH_BLOCKING", "1") // the driver reads it earlier: it changes nothing but ours
 			benchGPU(b, c, nil)
 		})
-		copies, sums, narrow, place := (*plan.Program).KeepCopies, (*plan.Program).SumInProducts, (*plan.Program).NarrowGrads, (*plan.Program).PlaceGrads
-		b.Run(c.name+"/no copies", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){sums, narrow, place}) })
-		b.Run(c.name+"/no sums", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, narrow, place}) })
-		b.Run(c.name+"/wide gradients", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, sums, place}) })
+		copies, sums, place := (*plan.Program).KeepCopies, (*plan.Program).SumInProducts, (*plan.Program).PlaceGrads
+		narrow, rows := (*plan.Program).NarrowGrads, (*plan.Program).GradsByRows
+		b.Run(c.name+"/no copies", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){sums, narrow, rows, place}) })
+		b.Run(c.name+"/no sums", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, narrow, rows, place}) })
+		b.Run(c.name+"/wide gradients", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, sums, rows, place}) })
+		b.Run(c.name+"/whole gradients", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, sums, narrow, place}) })
 	}
 }
 

@@ -14,9 +14,10 @@ __global__ void embedding(const int* __restrict__ ids, const S* __restrict__ tab
 
 // dw[id - first] += sum of dy[i] over the tokens i with that id, in their order. The block of the first token that has
 // an id does all of it, so that no two write one row; the others see that they are not the first and end. Blocks look
-// at 1024 tokens at a time; blockDim.x divides that.
+// at 1024 tokens at a time; blockDim.x divides that. With rows, row i of dw becomes the sum instead, i being the first
+// token, and rows[id - first] = i; the rest of both is left.
 template <class T, int N>
-__global__ void embedding_backward(const T* __restrict__ dy, const int* __restrict__ ids, float* __restrict__ dw, i64 tokens, i64 first, i64 vocab, i64 dim) {
+__global__ void embedding_backward(const T* __restrict__ dy, const int* __restrict__ ids, float* __restrict__ dw, int* __restrict__ rows, i64 tokens, i64 first, i64 vocab, i64 dim) {
   __shared__ int found[32], mine[1024];
   int id = ids[blockIdx.x], me = threadIdx.x;
   if (id < first || id >= first + vocab) return;
@@ -25,8 +26,9 @@ __global__ void embedding_backward(const T* __restrict__ dy, const int* __restri
   if (__syncthreads_or(earlier)) return;
   i64 j = (blockIdx.y * (i64)blockDim.x + me) * N;
   float s[N] = {};
-  float* row = dw + (id - first) * dim + j;
-  if (j < dim) load(s, row);
+  float* row = dw + (rows ? blockIdx.x : id - first) * dim + j;
+  if (!rows && j < dim) load(s, row);
+  if (rows && j == 0) rows[id - first] = blockIdx.x;
   int each = 1024 / blockDim.x;
   for (i64 t0 = blockIdx.x; t0 < tokens; t0 += 1024) {
     u32 hits = 0;

@@ -43,6 +43,25 @@ func (e *Engine) Embedding(t dtype.DType, y Ptr, from dtype.DType, table, ids Pt
 // EmbeddingBackward sums the rows of dy [tokens, dim], of t, into the rows of dw [Size, dim], float32, that they came
 // from, in the order of tokens; it adds to what dw holds if add is set, else overwrites all of dw.
 func (e *Engine) EmbeddingBackward(t dtype.DType, dw, dy, ids Ptr, tokens int, v Vocab, dim int, add bool) (Work, error) {
+	sum, err := e.sumByIDs(t, dw, 0, dy, ids, tokens, v, dim)
+	if add || err != nil {
+		return sum, err
+	}
+	return sequence(func() error { return e.Stream.Zero(dw, 4*v.Size*dim) }, sum), nil
+}
+
+// EmbeddingBackwardRows sums the rows of dy [tokens, dim], of t, that have one id into that of the id's first token in dw
+// [tokens, dim], float32, in the order of tokens: the bits of EmbeddingBackward. Other rows are not written. rows [Size], int32, become
+// for each id its first token, -1 if there is none.
+func (e *Engine) EmbeddingBackwardRows(t dtype.DType, dw, rows, dy, ids Ptr, tokens int, v Vocab, dim int) (Work, error) {
+	sum, err := e.sumByIDs(t, dw, rows, dy, ids, tokens, v, dim)
+	if err != nil {
+		return nil, err
+	}
+	return sequence(func() error { return e.Stream.Set(rows, 0xff, 4*v.Size) }, sum), nil
+}
+
+func (e *Engine) sumByIDs(t dtype.DType, dw, rows, dy, ids Ptr, tokens int, v Vocab, dim int) (Work, error) {
 	n := 4
 	if dim%n != 0 {
 		n = 1
@@ -51,9 +70,5 @@ func (e *Engine) EmbeddingBackward(t dtype.DType, dw, dy, ids Ptr, tokens int, v
 	if dim <= 4*maxThreads { // so that several blocks share the rows of a frequent id
 		threads = 64
 	}
-	sum, err := e.bind(flatKernel("embedding_backward", t, n), grid{x: tokens, y: blocksOf(dim/n, threads), threads: threads}, pack(dy, ids, dw, tokens, v.First, v.Size, dim))
-	if add || err != nil {
-		return sum, err
-	}
-	return sequence(func() error { return e.Stream.Zero(dw, 4*v.Size*dim) }, sum), nil
+	return e.bind(flatKernel("embedding_backward", t, n), grid{x: tokens, y: blocksOf(dim/n, threads), threads: threads}, pack(dy, ids, dw, rows, tokens, v.First, v.Size, dim))
 }

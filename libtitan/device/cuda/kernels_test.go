@@ -138,6 +138,7 @@ func TestEmbedding(t *testing.T) {
 				near(t, want[vy].Data, y, 0, "rows of a float32 table")
 			}
 			near(t, want[back].Data, dw, 1e-5, "gradient")
+			require.Equal(t, dw.get(), summedByRows(t, dy, at, c.tokens, whole, c.dim), "by rows")
 
 			// A rank's part of the vocabulary: ids elsewhere give zeros and no gradient.
 			first := c.vocab / 2
@@ -155,8 +156,26 @@ func TestEmbedding(t *testing.T) {
 				sum.host[i] += v
 			}
 			near(t, sum.host, sum, 1e-5, "gradient of a part, added")
+			does(t)(e.EmbeddingBackward(kind, sum.p, dy.p, at.p, c.tokens, part, c.dim, false))
+			require.Equal(t, sum.get(), summedByRows(t, dy, at, c.tokens, part, c.dim), "a part by rows")
 		})
 	}
+}
+
+// summedByRows is an embedding's gradient, with all rows of v, as EmbeddingBackwardRows makes it of dy.
+func summedByRows(t *testing.T, dy, ids array, tokens int, v Vocab, dim int) []float64 {
+	e := dy.e
+	dw, rows := blank(t, e, dtype.Float32, tokens*dim), make([]int32, v.Size)
+	at := blank(t, e, dtype.Int32, v.Size)
+	does(t)(e.EmbeddingBackwardRows(dy.kind, dw.p, at.p, dy.p, ids.p, tokens, v, dim))
+	some, all := dw.get(), make([]float64, v.Size*dim)
+	require.NoError(t, e.Download(bytesOf(rows), at.p))
+	for row, token := range rows {
+		if token >= 0 {
+			copy(all[row*dim:][:dim], some[int(token)*dim:])
+		}
+	}
+	return all
 }
 
 func TestLoss(t *testing.T) {

@@ -2,22 +2,35 @@
 // Against torch.optim.AdamW in float64: 1e-6 after 20 steps. Sums of squares are double: 1e-12.
 #include "common.cuh"
 
-// copy, and largest magnitude, of p: 0 if there is none. narrow: the gradient is bf16.
-struct tensor { float *p; void* g; float *m, *v; bf16* copy; u32* largest; i64 n; bool narrow; };
+// copy, and largest magnitude, of p: 0 if there is none. narrow: the gradient is bf16. rows: of each row of p, dim elements, that of g
+// which is its gradient, -1 if that is zeros; 0: g is as p is.
+struct tensor { float *p; void* g; float *m, *v; bf16* copy; u32* largest; const int* rows; i64 dim, n; bool narrow; };
 struct chunk { int tensor, index; };
 
 // What one step is made of, in device memory: it changes from step to step, the launch does not. clip fills in the first two.
 struct scalars { int finite; float grad_scale; double max_norm; float decay, one_minus_beta1, beta2, one_minus_beta2, sqrt_c2, eps, minus_step; };
 
+// adamw1 leaves no choice of what is multiplied and added at once, so that all that it is compiled into has the same bits.
 __device__ inline void adamw1(float& p, float g, float& m, float& v, const scalars& s) {
-  g *= s.grad_scale;
-  m += (g - m) * s.one_minus_beta1;
-  v = v * s.beta2 + g * g * s.one_minus_beta2;
-  p = p * s.decay + s.minus_step * m / (sqrtf(v) / s.sqrt_c2 + s.eps);
+  g = __fmul_rn(g, s.grad_scale);
+  m = fmaf(g - m, s.one_minus_beta1, m);
+  v = fmaf(v, s.beta2, g * g * s.one_minus_beta2);
+  p = fmaf(p, s.decay, s.minus_step * m / (sqrtf(v) / s.sqrt_c2 + s.eps));
+}
+
+// by_rows is the gradient of a table that has some rows alone; gradient loads N elements of one, from element i of p on.
+struct by_rows { const float* g; const int* rows; i64 dim; };
+template <int N, class G> __device__ inline void gradient(float (&f)[N], const G* g, i64 i) { load(f, g + i); }
+template <int N> __device__ inline void gradient(float (&f)[N], by_rows t, i64 i) {
+  i64 row = (u32)(i / 4) / (u32)(t.dim / 4);  // 4 divides dim; of 32 bits, a division is short
+  int at = t.rows[row];
+  if (at >= 0) return load(f, t.g + (at - row) * t.dim + i);
+#pragma unroll
+  for (int k = 0; k < N; k++) f[k] = 0;
 }
 
 // update does it for a chunk of t, whose gradient is g, and returns the largest magnitude of what p is then, by thread.
-template <class G> __device__ inline u32 update(const tensor& t, const G* g, i64 from, const scalars& s) {
+template <class G> __device__ inline u32 update(const tensor& t, G g, i64 from, const scalars& s) {
   i64 to = min(from + 2048, t.n);
   u32 top = 0;
 #pragma unroll
@@ -25,7 +38,7 @@ template <class G> __device__ inline u32 update(const tensor& t, const G* g, i64
     i64 i = from + (u * 256 + threadIdx.x) * 4;
     if (i + 4 <= to) {
       float p[4], d[4], m[4], v[4];
-      load(p, t.p + i), load(d, g + i), load(m, t.m + i), load(v, t.v + i);
+      load(p, t.p + i), load(m, t.m + i), load(v, t.v + i), gradient(d, g, i);  // it may have to look the row up first
 #pragma unroll
       for (int k = 0; k < 4; k++) adamw1(p[k], d[k], m[k], v[k], s);
       store(t.p + i, p), store(t.m + i, m), store(t.v + i, v);
@@ -34,7 +47,9 @@ template <class G> __device__ inline u32 update(const tensor& t, const G* g, i64
       for (int k = 0; k < 4; k++) top = max(top, magnitude(p[k]));
     } else {
       for (; i < to; i++) {
-        adamw1(t.p[i], widen(g[i]), t.m[i], t.v[i], s);
+        float d[1];
+        gradient(d, g, i);
+        adamw1(t.p[i], d[0], t.m[i], t.v[i], s);
         if (t.copy) put(t.copy + i, t.p[i]);
         top = max(top, magnitude(t.p[i]));
       }
@@ -46,7 +61,7 @@ template <class G> __device__ inline u32 update(const tensor& t, const G* g, i64
 // p *= 1 - lr*wd; m += (g-m)(1-beta1); v = v*beta2 + g^2(1-beta2); p -= lr/c1 * m / (sqrt(v)/sqrt(c2) + eps), with
 // g scaled first; then the copy of p is made, and what clip left zero becomes p's largest magnitude: since what is there is read
 // first, few warps have to write. Nothing is done in a step that is not finite. Chunks are 2048 elements, two float4 a thread:
-// 16 bytes read, 14 of a narrow gradient, and 12 written an element, 14 with a copy.
+// 16 bytes read, 14 of a narrow gradient, 12 where it is zeros, and 12 written an element, 14 with a copy.
 __global__ void __launch_bounds__(256) adamw(const tensor* tensors, const chunk* chunks, const scalars* now) {
   scalars s = *now;
   if (!s.finite) return;
@@ -54,16 +69,16 @@ __global__ void __launch_bounds__(256) adamw(const tensor* tensors, const chunk*
   tensor t = tensors[c.tensor];
   i64 from = c.index * 2048ll;
   u32 seen = t.largest ? *(volatile u32*)t.largest : 0;
-  u32 top = t.narrow ? update(t, (const bf16*)t.g, from, s) : update(t, (const float*)t.g, from, s);
+  const float* g = (const float*)t.g;
+  u32 top = t.narrow ? update(t, (const bf16*)t.g, from, s) : t.rows ? update(t, by_rows{g, t.rows, t.dim}, from, s) : update(t, g, from, s);
   if (!t.largest) return;
 #pragma unroll
   for (int o = 16; o > 0; o /= 2) top = max(top, __shfl_xor_sync(~0u, top, o));
   if (threadIdx.x % 32 == 0 && top > seen) atomicMax(t.largest, top);
 }
 
-// squares_of is a thread's sum of squares of x from from up to to.
-template <class T> __device__ inline double squares_of(const T* x, i64 from, i64 to) {
-  double s = 0;
+// add_squares adds a thread's squares of x from from up to to.
+template <class T> __device__ inline void add_squares(double& s, const T* x, i64 from, i64 to) {
   i64 i = from + threadIdx.x * 4;
 #pragma unroll 4
   for (; i + 4 <= to; i += 1024) {
@@ -73,7 +88,14 @@ template <class T> __device__ inline double squares_of(const T* x, i64 from, i64
     for (int k = 0; k < 4; k++) s += (double)f[k] * f[k];
   }
   for (; i < to; i++) s += (double)widen(x[i]) * widen(x[i]);
-  return s;
+}
+
+// add_squares_by_rows does so for the gradient of t, which has some rows alone.
+__device__ inline void add_squares_by_rows(double& s, const tensor& t, i64 from, i64 to) {
+  for (i64 row = from / t.dim; row * t.dim < to; row++) {
+    int at = t.rows[row];
+    if (at >= 0) add_squares(s, (const float*)t.g + (at - row) * t.dim, max(from, row * t.dim), min(to, (row + 1) * t.dim));
+  }
 }
 
 // part[first[t] + i] = sum of squares of chunk i of tensor t, of 32768 values of which: p, g, m or v.
@@ -82,7 +104,10 @@ __global__ void __launch_bounds__(256) squares(const tensor* tensors, const chun
   tensor t = tensors[c.tensor];
   i64 from = c.index * 32768ll, to = min(from + 32768, t.n);
   const void* x = which == 0 ? t.p : which == 1 ? t.g : which == 2 ? t.m : t.v;
-  double s = which == 1 && t.narrow ? squares_of((const bf16*)x, from, to) : squares_of((const float*)x, from, to);
+  double s = 0;
+  if (which == 1 && t.narrow) add_squares(s, (const bf16*)x, from, to);
+  else if (which == 1 && t.rows) add_squares_by_rows(s, t, from, to);
+  else add_squares(s, (const float*)x, from, to);
   s = block_sum(s);
   if (threadIdx.x == 0) part[first[c.tensor] + c.index] = s;
 }

@@ -22,19 +22,13 @@ const (
 
 // Param is what the optimizer keeps of a parameter: N each of values, gradient and moments, float32 but for a gradient that is
 // bfloat16; the values in bfloat16, where a copy is kept (else 0), and their largest magnitude, as Amax has it, where that is (else 0).
+// Of a table whose gradient has some rows alone, Rows are where those lie, as EmbeddingBackwardRows leaves them, else 0.
 type Param struct {
-	P, G, M, V, Copy, Largest Ptr
-	N                         int
-	NarrowG                   bool
-	Early                     bool // its gradient is there before others are: Begin takes it
-}
-
-// GradBytes is the size of p's gradient.
-func (p Param) GradBytes() int {
-	if p.NarrowG {
-		return 2 * p.N
-	}
-	return 4 * p.N
+	P, G, M, V, Copy, Largest, Rows Ptr
+	Dim                             int // of a row, a multiple of 4 where there are Rows
+	N                               int
+	NarrowG                         bool
+	Early                           bool // its gradient is there before others are: Begin takes it
 }
 
 // AdamW is one step's settings (Loshchilov and Hutter, 2019). C1 and C2 are the bias corrections 1-Beta1^t and

@@ -3,6 +3,8 @@ package cuda
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,7 +84,6 @@ func optimizes(t *testing.T, kinds [2]dtype.DType) {
 				dtype.NarrowBF16(narrow, floats(f(n, i)))
 				g = bytesOf(narrow)
 			}
-			require.Len(t, g, params[i].GradBytes())
 			require.NoError(t, e.Upload(params[i].G, g))
 		}
 		o.Set(s)
@@ -155,6 +156,60 @@ func optimizes(t *testing.T, kinds [2]dtype.DType) {
 			require.Equal(t, before[a.p], a.get())
 		}
 	}
+}
+
+// A table whose gradient has some rows alone becomes, to the bit, what it does where the others are zeros, and what float64 makes of
+// it. Rows are longer and shorter than chunks; those of the gradient that belong to no row of the table are NaN.
+func TestOptimizerByRows(t *testing.T) {
+	for _, c := range []struct{ rows, dim, tokens int }{{37, 1028, 20}, {300, 2048, 41}, {3, 70_000, 2}, {5000, 12, 701}, {8, 4, 8}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) { optimizesByRows(t, c.rows, c.dim, c.tokens) })
+	}
+}
+
+func optimizesByRows(t *testing.T, rows, dim, tokens int) {
+	e := gpu(t)
+	n := rows * dim
+	want := adamW{values(dtype.Float32, 1, n, 1), make([]float64, n), make([]float64, n)}
+	table := func(p Param) (*Optimizer, []array) {
+		all := []array{put(t, e, dtype.Float32, want.p), put(t, e, dtype.Float32, want.m), put(t, e, dtype.Float32, want.v), blank(t, e, dtype.BFloat16, n), blank(t, e, dtype.Float32, 1)}
+		p.P, p.M, p.V, p.Copy, p.Largest, p.N = all[0].p, all[1].p, all[2].p, all[3].p, all[4].p, n
+		o, err := e.NewOptimizer([]Param{p}, Tally{Where: []int{0}, NumParams: 1})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, o.Close()) })
+		return o, all
+	}
+	whole, some, at := blank(t, e, dtype.Float32, n), blank(t, e, dtype.Float32, tokens*dim), e.take(t, 4*rows)
+	byAll, all := table(Param{G: whole.p})
+	byRows, same := table(Param{G: some.p, Rows: at, Dim: dim, Early: true})
+	s := AdamW{LR: 8e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, MaxNorm: 1}
+	for number := 1; number <= 5; number++ {
+		g, lie := make([]float64, n), values(dtype.Float32, uint64(number), tokens*dim, 1)
+		where := slices.Repeat([]int32{-1}, rows)
+		for token, row := range rand.New(rand.NewPCG(uint64(number), 4)).Perm(rows)[:tokens/2] {
+			where[row] = int32(2 * token)
+			copy(g[row*dim:][:dim], lie[2*token*dim:])
+		}
+		for i := range lie {
+			if i/dim%2 == 1 || i/dim >= tokens/2*2 {
+				lie[i] = math.NaN()
+			}
+		}
+		require.NoError(t, e.Upload(whole.p, bytesOf(floats(g))))
+		require.NoError(t, e.Upload(some.p, bytesOf(floats(lie))))
+		require.NoError(t, e.Upload(at, bytesOf(where)))
+		s.C1, s.C2 = 1-math.Pow(s.Beta1, float64(number)), 1-math.Pow(s.Beta2, float64(number))
+		for _, o := range []*Optimizer{byAll, byRows} {
+			o.Set(s)
+			require.NoError(t, sequence(o.Begin, o.Measure, o.Clip, o.Update)())
+			require.NoError(t, o.Clipped.Sync())
+			require.InEpsilon(t, sumSquares(g), o.Tally()[0], 1e-12)
+		}
+		want.update(g, s, min(1, s.MaxNorm/(math.Sqrt(sumSquares(g))+1e-6)))
+		for i, x := range all {
+			require.Equal(t, x.get(), same[i].get(), "step %d", number)
+		}
+	}
+	near(t, want.p, same[0], 2e-6, "the table")
 }
 
 // A parameter that becomes infinite or NaN has the largest magnitude that Amax finds then, as its tail has.

@@ -129,6 +129,11 @@ func BenchmarkMemory(b *testing.B) {
 			return e.EmbeddingBackward(bf, noise(b, e, f32, V*D), noise(b, e, bf, T*D), ids(b), T, Vocab{0, V}, D, true)
 		}
 	})
+	run("EmbeddingBackwardRows", 2*T*D, 2, func(b *testing.B) func() (Work, error) {
+		return func() (Work, error) {
+			return e.EmbeddingBackwardRows(bf, noise(b, e, f32, T*D), noise(b, e, f32, V), noise(b, e, bf, T*D), ids(b), T, Vocab{0, V}, D)
+		}
+	})
 	loss := func(b *testing.B) (logits, lse, at, one, grad Ptr) {
 		return noise(b, e, bf, T*V), noise(b, e, f32, T), ids(b), noise(b, e, f32, 1), noise(b, e, bf, T*V)
 	}
