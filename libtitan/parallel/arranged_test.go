@@ -93,7 +93,7 @@ func requireAsBefore(r *rapid.T, seen map[string]string, name, is string) {
 func drawJob(r *rapid.T) *manifest.Manifest {
 	pick := func(name string, from ...int) int { return rapid.SampledFrom(from).Draw(r, name) }
 	d := drawMesh(pick)
-	m := compiledManifest(pick("layers", 1, 2), d)
+	m := compiledManifest(pick("layers", 1, 2), d, "model", "loss")
 	m.Mesh.WorldSize = d.PP * d.DPReplicate * d.DPShard * d.CP * d.TP
 	m.Compile.Enable = rapid.Bool().Draw(r, "compile")
 	m.Model.Config.VocabSize, m.Model.Config.Tied = pick("vocab", 61, 256, 3000), rapid.Bool().Draw(r, "tied")
