@@ -127,7 +127,7 @@ func gpuRopeTable(c gpuCall) (cuda.Work, error) {
 
 func gpuRope(c gpuCall) (cuda.Work, error) {
 	x := c.in[0]
-	return c.e.Rope(x.DType, c.out[0].p, x.p, c.in[1].p, c.in[2].p, x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3], c.attr.(op.RopeAttr).Inverse)
+	return c.e.Rope(x.DType, c.out[0].columns(), x.p, c.in[1].p, c.in[2].p, x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3], c.attr.(op.RopeAttr).Inverse)
 }
 
 // gpuAttnShape is attention of consecutive queries over whole sequences of keys.
@@ -145,7 +145,7 @@ func gpuAttention(c gpuCall) (cuda.Work, error) {
 
 func gpuAttentionBackward(c gpuCall) (cuda.Work, error) {
 	do, q, k, v, o, lse := c.in[0], c.in[1], c.in[2], c.in[3], c.in[4], c.in[5]
-	return c.e.AttentionBackward(q.DType, c.out[0].p, c.out[1].p, c.out[2].p, do.p, q.p, k.p, v.p, o.p, lse.p, gpuAttnShape(q, k))
+	return c.e.AttentionBackward(q.DType, c.out[0].p, c.out[1].p, c.out[2].columns(), do.p, q.p, k.p, v.p, o.p, lse.p, gpuAttnShape(q, k))
 }
 
 func gpuSwiGLU(c gpuCall) (cuda.Work, error) {

@@ -204,7 +204,7 @@ func (m *gpuMeeting) backward() {
 	}
 	m.meet(func(x pair, k, v cuda.Ptr) {
 		of := func(p cuda.Ptr) cuda.Ptr { return row(p, m.q, size, x.b, x.q) }
-		m.do(m.e.AttentionBackward(t, partQ, partK, partV, of(do.p), of(m.q.p), row(k, m.k, size, x.b, x.k), row(v, m.v, size, x.b, x.k), of(o.p),
+		m.do(m.e.AttentionBackward(t, partQ, partK, cuda.Columns{P: partV}, of(do.p), of(m.q.p), row(k, m.k, size, x.b, x.k), row(v, m.v, size, x.b, x.k), of(o.p),
 			stats+cuda.Ptr(4*heads*(x.b*seq+x.q)), x.AttnShape))
 		m.do(m.e.AddTo(t, row(dq, m.q, 4, x.b, x.q), partQ, x.SeqQ*heads*x.HeadDim))
 		m.do(m.e.AddTo(t, row(dk, m.k, 4, x.b, x.k), partK, x.SeqK*x.KVHeads*x.HeadDim))

@@ -82,13 +82,15 @@ func (m *CUDAMemory) placeGrad(s *plan.Slot) (err error) {
 			return err
 		}
 	}
-	g := m.Grads[s.Name]
-	if s.Class == plan.Rows {
-		g.Rows = at
-	} else {
-		g.P, g.DType, g.Bytes = at, s.DType, s.Bytes()
+	for _, named := range s.Named() {
+		g := m.Grads[named.Name]
+		if s.Class == plan.Rows {
+			g.Rows = at
+		} else {
+			g.P, g.DType, g.Bytes = at+cuda.Ptr(named.Start), named.DType, named.Bytes()
+		}
+		m.Grads[named.Name] = g
 	}
-	m.Grads[s.Name] = g
 	return nil
 }
 
@@ -114,16 +116,21 @@ func (m *CUDAMemory) Free() error {
 // gpuTensor is a value with its memory on the device; the tensor's own data is nil.
 type gpuTensor struct {
 	tensor
-	p cuda.Ptr
+	p      cuda.Ptr
+	stride int // of columns of a matrix: elements from a row of that to the next; 0: it is dense
 }
+
+// columns is t for a kernel that may write it as columns of a wider matrix.
+func (t gpuTensor) columns() cuda.Columns { return cuda.Columns{P: t.p, Row: t.stride} }
 
 // at finds the memory of a slot.
 func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
-	t := gpuTensor{tensor: tensor{Type: s.Type, at: s.At, logical: s.Logical}}
+	t := gpuTensor{tensor: tensor{Type: s.Type, at: s.At, logical: s.Logical}, stride: s.Stride}
 	known := true
 	switch s.Root().Class {
 	case plan.Arena:
 		t.p, known = m.inArena(s.Root())
+		t.p += cuda.Ptr(s.Start)
 	case plan.Window:
 		t.p = m.peers.window + cuda.Ptr(s.Root().Offset+s.Start)
 	case plan.Const:
@@ -132,6 +139,9 @@ func (m *CUDAMemory) at(s *plan.Slot) (gpuTensor, error) {
 		t.p, known = m.stored.Params[s.Name]
 	case plan.Copy, plan.Largest:
 		t.p, known = m.stored.Kept[s.Class][s.Name]
+		for _, part := range s.Parts { // another program may have had them apart
+			known = known && m.stored.Kept[s.Class][part.Name] == t.p+cuda.Ptr(part.Start)
+		}
 	case plan.Grad:
 		g, made := m.Grads[s.Name]
 		t.p, known = g.P, made

@@ -201,7 +201,15 @@ func hostless(list []gpuTensor) []tensor {
 	return out
 }
 
-func (t gpuTensor) span() cuda.Span { return cuda.Span{P: t.p, Bytes: t.Bytes()} }
+// span is the memory from the first byte of t to its last.
+func (t gpuTensor) span() cuda.Span {
+	bytes := t.Bytes()
+	if t.stride > 0 {
+		rows := t.Shape[0] * t.Shape[1]
+		bytes = (rows-1)*t.stride*t.DType.Size() + bytes/rows
+	}
+	return cuda.Span{P: t.p, Bytes: bytes}
+}
 
 // take takes memory of the device for the life of the program.
 func (p *gpuPeers) take(bytes int) (cuda.Span, error) {

@@ -261,7 +261,7 @@ func (g *gpu) attention(t dtype.DType, a attention) (forward, backward work, err
 	var list []work
 	w, err := g.e.Attention(t, o, lse, q, k, v, s)
 	g.bind(&list, w, err)
-	w, err = g.e.AttentionBackward(t, dq, dk, dv, do, q, k, v, o, lse, s)
+	w, err = g.e.AttentionBackward(t, dq, dk, cuda.Columns{P: dv}, do, q, k, v, o, lse, s)
 	g.bind(&list, w, err)
 	if g.err == nil {
 		g.err = list[0]() // the backward reads what it leaves
@@ -280,7 +280,7 @@ func (g *gpu) layer(t dtype.DType, l layer) ([]work, error) {
 		func() (cuda.Work, error) { return g.e.RMSNorm(t, y, rstd, x, weight, T, D, 1e-5) },
 		func() (cuda.Work, error) { return g.e.RMSNormBackward(t, z, dw, dy, x, weight, rstd, T, D, true) },
 		func() (cuda.Work, error) {
-			return g.e.Rope(t, y, x, angles, angles, 1, T, l.heads, D/l.heads, false)
+			return g.e.Rope(t, cuda.Columns{P: y}, x, angles, angles, 1, T, l.heads, D/l.heads, false)
 		},
 		func() (cuda.Work, error) { return g.e.Add(t, y, T*D, x, z) },
 		func() (cuda.Work, error) { return g.e.Add(t, y, T*D, x, z, dy) },

@@ -1,7 +1,9 @@
 package parallel
 
 import (
+	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,6 +52,9 @@ func interpret(p *plan.Program) map[string][]float64 {
 		if a, ok := memory[s]; ok {
 			return a
 		}
+		if s.Parts != nil {
+			return joined(s, memory)
+		}
 		key := s.Class.String() + s.Name
 		if s.Name == "" {
 			key += string(rune('0' + s.Microbatch))
@@ -91,14 +96,38 @@ func interpret(p *plan.Program) map[string][]float64 {
 				if s.Add[j] {
 					addTo(a, memory[slot])
 				}
-				memory[slot] = a
-				if slot.Class == plan.Grad {
-					grads[slot.Name] = a.Data
+				if slot.Parts == nil {
+					memory[slot] = a
+				}
+				for _, named := range slot.Named() {
+					if slot.Class == plan.Grad {
+						grads[named.Name] = a.Data[named.Start/named.DType.Size():][:named.NumElements()]
+					}
 				}
 			}
 		}
 	}
 	return grads
+}
+
+// joined is a value whose parts lie in it, rows one above the other or columns side by side. What no part fills is not a number.
+func joined(s *plan.Slot, memory map[*plan.Slot]graph.Array) graph.Array {
+	all := graph.NewArray(s.Shape...)
+	for i := range all.Data {
+		all.Data[i] = math.NaN()
+	}
+	for _, part := range s.Parts {
+		x, start := memory[part].Data, part.Start/s.DType.Size()
+		if part.Stride == 0 {
+			copy(all.Data[start:], x)
+			continue
+		}
+		width := len(x) * part.Stride / len(all.Data)
+		for row := range len(x) / width {
+			copy(all.Data[start+row*part.Stride:], x[row*width:][:width])
+		}
+	}
+	return all
 }
 
 func addTo(a, b graph.Array) {
@@ -236,5 +265,106 @@ func TestSumInProducts(t *testing.T) {
 	got = interpret(p)
 	for name, g := range want {
 		require.InDeltaSlice(t, g, got[name], 1e-12, name)
+	}
+}
+
+// arrangedJob is the step of two layers on rank 0 of a mesh, of bfloat16 numbers.
+func arrangedJob(t *testing.T, d manifest.MeshDims, set func(m *manifest.Manifest)) *plan.Program {
+	m := compiledManifest(2, d, "model", "loss")
+	m.Float8 = manifest.NewFloat8("off")
+	set(m)
+	m.Derive()
+	j, err := New(m)
+	require.NoError(t, err)
+	p, err := j.Program(0)
+	require.NoError(t, err)
+	return p
+}
+
+// The backward's products for queries, keys and values are two, also where a fused kernel would add them up; gradients stay the same.
+func TestJoinProducts(t *testing.T) {
+	one := manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1, EP: 1}
+	for _, compile := range []bool{false, true} {
+		job := func() *plan.Program {
+			return arrangedJob(t, one, func(m *manifest.Manifest) { m.Compile.Enable = compile })
+		}
+		want, p := interpret(job()), job()
+		p.KeepCopies()
+		p.SumInProducts()
+		p.NarrowGrads()
+		products := countSteps(p, "einsum")
+		fixed := bytesFixed(p)
+		p.JoinProducts()
+		require.Equal(t, fixed, bytesFixed(p))
+		const layers, joined = 2, 2*3 - 2
+		require.Equal(t, products-layers*joined, countSteps(p, "einsum"))
+		p.PlaceGrads()
+		requireApart(t, p)
+		requireColumns(t, p)
+		got := interpret(p)
+		require.Len(t, got, len(want))
+		for name, g := range want {
+			require.InDeltaSlice(t, g, got[name], 1e-12, name)
+		}
+		steps := len(p.Steps)
+		p.JoinProducts()
+		require.Len(t, p.Steps, steps, "once is enough")
+	}
+}
+
+// bytesFixed is the memory that lives as long as a rank trains with p.
+func bytesFixed(p *plan.Program) (bytes int) {
+	for _, f := range p.Fixed() {
+		bytes += f.Bytes
+	}
+	return bytes
+}
+
+// requireColumns checks that what is columns of a matrix is only touched by kernels that know.
+func requireColumns(t *testing.T, p *plan.Program) {
+	columns := 0
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		for _, in := range s.In {
+			require.True(t, in.Stride == 0 || s.Node.Op.View, "%s", s)
+		}
+		for _, out := range s.Out {
+			if out.Stride > 0 && !s.Node.Op.View {
+				require.Contains(t, []string{"rope", "attention_backward"}, s.Node.Op.Name)
+				columns++
+			}
+		}
+	}
+	require.Equal(t, 2*3, columns)
+}
+
+// What cannot be joined is left: products whose weights' gradients are sums, over microbatches or ranks, products of float8 numbers,
+// of weights that FSDP gathers, or of columns that do not begin where vectors do.
+func TestJoinProductsLeaves(t *testing.T) {
+	for name, c := range map[string]struct {
+		d   manifest.MeshDims
+		set func(m *manifest.Manifest)
+	}{
+		"microbatches": {manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1, EP: 1}, func(m *manifest.Manifest) {
+			m.Training.GradAccumSteps, m.Training.LocalBatchSize = 2, 4
+		}},
+		"float8": {manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1, EP: 1}, func(m *manifest.Manifest) { m.Float8 = manifest.NewFloat8("tensorwise") }},
+		"odd widths": {manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 1, TP: 1, EP: 1}, func(m *manifest.Manifest) {
+			c := &m.Model.Config
+			c.FFNHidden, c.NumHeads, c.NumKVHeads, c.HeadDim = 100, 16, 1, 4
+		}},
+		"ddp":  {manifest.MeshDims{PP: 1, DPReplicate: 2, DPShard: 1, CP: 1, TP: 1, EP: 1}, func(*manifest.Manifest) {}},
+		"fsdp": {manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 2, CP: 1, TP: 1, EP: 1}, func(*manifest.Manifest) {}},
+		"ring": {manifest.MeshDims{PP: 1, DPReplicate: 1, DPShard: 1, CP: 2, TP: 1, EP: 1}, func(m *manifest.Manifest) {
+			m.Training.SeqLen, m.Model.Config.MaxSeqLen, m.Mesh.CPRotate = 64, 64, "ring"
+		}},
+	} {
+		p := arrangedJob(t, c.d, c.set)
+		p.ForGPU()
+		for i := range p.Steps {
+			for _, s := range slices.Concat(p.Steps[i].In, p.Steps[i].Out) {
+				require.Nil(t, s.Root().Parts, name)
+			}
+		}
 	}
 }

@@ -10,7 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"titan/libtitan/graph"
+	"titan/libtitan/op"
 	"titan/libtitan/plan"
+	"titan/libtitan/scalar"
 )
 
 // replay runs a program on what its values are made of instead of numbers: a value is the terms that it is the sum of. It holds
@@ -81,9 +84,11 @@ func (m *replay) grads(named map[string]bool) map[string][]string {
 			if s.Class == plan.Rows {
 				require.Equal(m.t, []string{"rows"}, m.read(s))
 			}
-			if s.Class == plan.Grad && (named == nil || named[s.Name]) {
-				if name := "gradient of " + s.Name; out[name] == nil {
-					out[name] = m.read(s)
+			for _, g := range s.Named() {
+				if g.Class == plan.Grad && (named == nil || named[g.Name]) {
+					if name := "gradient of " + g.Name; out[name] == nil {
+						out[name] = m.read(g)
+					}
 				}
 			}
 		}
@@ -98,6 +103,10 @@ func (m *replay) step(s *plan.Step) {
 	if s.Scratch != nil {
 		m.write(s.Scratch, []string{"scratch"})
 	}
+	if len(s.In) == 2 && (s.In[0].Parts != nil || s.In[1].Parts != nil) {
+		m.joined(s)
+		return
+	}
 	var in [][]string
 	for _, slot := range s.In {
 		in = append(in, m.read(slot))
@@ -111,7 +120,7 @@ func (m *replay) step(s *plan.Step) {
 	case plan.Accumulate:
 		m.put(s, 0, in[0])
 	default:
-		for k, terms := range made(s, in) {
+		for k, terms := range made(s.Node, in) {
 			m.put(s, k, terms)
 		}
 		if last := s.Out[len(s.Out)-1]; last.Class == plan.Rows {
@@ -128,6 +137,29 @@ func (m *replay) step(s *plan.Step) {
 		}
 		m.flying = append(m.flying, f)
 	}
+}
+
+// joined does what a joined product stands for: the products of the parts, each into a part of the result or added up.
+func (m *replay) joined(s *plan.Step) {
+	part := func(of *plan.Slot, i int) *plan.Slot {
+		if of.Parts == nil {
+			return of
+		}
+		return of.Parts[i]
+	}
+	var sum [][]string
+	for i := range max(len(s.In[0].Parts), len(s.In[1].Parts)) {
+		terms := made(s.Node, [][]string{m.read(part(s.In[0], i)), m.read(part(s.In[1], i))})[0]
+		if s.Out[0].Parts == nil {
+			sum = append(sum, terms)
+			continue
+		}
+		m.write(s.Out[0].Parts[i], terms)
+	}
+	if sum != nil {
+		m.write(s.Out[0], sumOf(sum...))
+	}
+	m.land(s)
 }
 
 // land ends the moves whose results s reads.
@@ -151,10 +183,12 @@ func (m *replay) put(s *plan.Step, k int, terms []string) {
 
 // made is what a node makes of its inputs. What is made of parameters alone is the same wherever it is made, and embeddings cast
 // the rows that they take.
-func made(s *plan.Step, in [][]string) (out [][]string) {
-	n := s.Node
+func made(n *graph.Node, in [][]string) (out [][]string) {
 	if n.Op.Name == "add" {
 		return [][]string{sumOf(in...)}
+	}
+	if a, ok := n.Attr.(op.FusedAttr); ok {
+		return calculated(a.Program, in)
 	}
 	if n.Op.Name == "embedding" {
 		in[1] = []string{strings.TrimSuffix(strings.TrimPrefix(in[1][0], "cast("), ")")}
@@ -164,6 +198,9 @@ func made(s *plan.Step, in [][]string) (out [][]string) {
 		in, more = in[:2], in[2:]
 	}
 	what := fmt.Sprintf("%p", n)
+	if n.Op.Name == "einsum" { // a joined one has a node of its own
+		what = fmt.Sprint(n.Attr)
+	}
 	if !slices.ContainsFunc(in, func(terms []string) bool { return len(terms) != 1 || !strings.HasPrefix(terms[0], "params ") }) {
 		what = fmt.Sprint(n.Op.Name, n.Attr)
 	}
@@ -177,16 +214,45 @@ func made(s *plan.Step, in [][]string) (out [][]string) {
 	return out
 }
 
+// calculated is what a fused program makes; what it adds is a sum, as adds' are.
+func calculated(p *scalar.Program, in [][]string) (out [][]string) {
+	values := make([][]string, len(p.Steps))
+	for i, port := range p.In {
+		values[port.Value] = in[i]
+	}
+	for i, s := range p.Steps {
+		var args [][]string
+		for _, a := range s.Args {
+			args = append(args, values[a])
+		}
+		switch s.Code {
+		case scalar.Input:
+		case scalar.Add:
+			values[i] = sumOf(args...)
+		default:
+			values[i] = []string{fmt.Sprintf("%x", sha256.Sum256(fmt.Append(nil, s.Code, s.Imm, args)))[:12]}
+		}
+	}
+	for _, port := range p.Out {
+		out = append(out, values[port.Value])
+	}
+	return out
+}
+
 func sumOf(values ...[]string) []string {
 	return slices.Sorted(slices.Values(slices.Concat(values...)))
 }
 
 // place is where a slot lies: a space, and bytes of it.
 func (m *replay) place(s *plan.Slot) (space string, lo, hi int) {
+	root := s.Root()
+	if root.Parts != nil && s != root {
+		space, lo, _ = m.place(root)
+		return space, lo + block(s), lo + block(s) + s.Bytes()
+	}
 	if s.Of != nil && s.Class != plan.Window {
 		s = s.Of
 	}
-	root := s.Root()
 	switch {
 	case s.NumElements() == 0, s.Class == plan.Const:
 		return fmt.Sprintf("%p", root), 0, 1
@@ -200,6 +266,14 @@ func (m *replay) place(s *plan.Slot) (space string, lo, hi int) {
 		return fmt.Sprint(s.Class, " ", s.Name), 0, s.Bytes()
 	}
 	return fmt.Sprint(s.Class, " ", s.Microbatch), 0, s.Bytes()
+}
+
+// block is where a part of a joined value begins if each part of it, which may be columns, is held to be a block by itself.
+func block(part *plan.Slot) int {
+	if part.Stride == 0 {
+		return part.Start
+	}
+	return part.Start * part.Of.NumElements() / part.Stride
 }
 
 func (m *replay) read(s *plan.Slot) []string {

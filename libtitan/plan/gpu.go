@@ -1,8 +1,9 @@
 package plan
 
 // ForGPU arranges p as a GPU runs it: copies of parameters are kept from step to step, sums are made by the products before
-// them, gradients are as narrow as their products, the embedding's has the rows of the step's tokens, FSDP's moves run beside
-// the work, its gathers in windows, its reductions into gradients, and gradients share the arena.
+// them, gradients are as narrow as their products, the embedding's has the rows of the step's tokens, products of layers that read
+// one input are one, FSDP's moves run beside the work, its gathers in windows, its reductions into gradients, and gradients share
+// the arena.
 func (p *Program) ForGPU() {
 	p.Rearrange()
 	p.ReduceIntoGrads()
@@ -16,12 +17,13 @@ func (p *Program) ForCache() {
 	p.PlaceGrads()
 }
 
-// Rearrange is what the two have in common: other steps at other times, smaller gradients, and nothing placed.
+// Rearrange is what the two have in common: other steps at other times, smaller gradients, and nothing placed but side by side.
 func (p *Program) Rearrange() {
 	p.KeepCopies()
 	p.SumInProducts()
 	p.NarrowGrads()
 	p.GradsByRows()
+	p.JoinProducts()
 	p.Overlap()
 }
 

@@ -55,10 +55,12 @@ func inFloat8(recipe string) func(m *manifest.Manifest) {
 func narrowed(t *testing.T, p *plan.Program) map[string]bool {
 	out := map[string]bool{}
 	for i := range p.Steps {
-		for _, s := range p.Steps[i].Out {
-			if s.Class == plan.Grad {
-				out[s.Name] = s.DType == dtype.BFloat16
-				require.True(t, out[s.Name] || s.DType == dtype.Float32, s.Name)
+		for _, made := range p.Steps[i].Out {
+			for _, s := range made.Named() {
+				if s.Class == plan.Grad {
+					out[s.Name] = s.DType == dtype.BFloat16
+					require.True(t, out[s.Name] || s.DType == dtype.Float32, s.Name)
+				}
 			}
 		}
 	}

@@ -67,10 +67,12 @@ type Slot struct {
 	Name       string            // of a parameter, its gradient, copy or largest magnitude
 	FQN        string            // of the module whose node made it
 	Microbatch int
-	Of         *Slot // of a view: whose memory it is; nil: its own
-	Start      int   // of a view: bytes from the start of that
-	Offset     int   // bytes from the start of the arena, of the windows or of the constants
-	First      int   // the steps between which it is live, both included
+	Of         *Slot   // of a view: whose memory it is; nil: its own
+	Start      int     // of a view: bytes from the start of that
+	Stride     int     // of a view that is columns of a matrix: elements from a row of that to the next; else 0
+	Parts      []*Slot // of what JoinProducts joined: the views that it is made of, in order
+	Offset     int     // bytes from the start of the arena, of the windows or of the constants
+	First      int     // the steps between which it is live, both included
 	Last       int
 }
 
@@ -80,6 +82,14 @@ func (s *Slot) Root() *Slot {
 		return s.Of
 	}
 	return s
+}
+
+// Named are the slots by whose names s is known: itself, or its parts.
+func (s *Slot) Named() []*Slot {
+	if s.Parts != nil {
+		return s.Parts
+	}
+	return []*Slot{s}
 }
 
 // planned reports whether the plan says when s lives.

@@ -45,7 +45,9 @@ func (p *Program) Tail() (first int, whole map[string]bool) {
 	whole = map[string]bool{}
 	grads, _ := p.gradSlots()
 	for _, s := range grads {
-		whole[s.Name] = true
+		for _, named := range s.Named() {
+			whole[named.Name] = true
+		}
 	}
 	for _, s := range p.Steps[first:] {
 		delete(whole, s.Out[0].Name)

@@ -220,7 +220,9 @@ func (p *Program) Fixed() (out []Fixture) {
 	}
 	for i := range p.Copies {
 		for _, s := range p.Copies[i].Out {
-			add(CopyOwner(s), s.Bytes())
+			if all := s.Root(); all.Named()[0] == s {
+				add(CopyOwner(all), all.Bytes())
+			}
 		}
 	}
 	if p.ConstBytes > 0 {

@@ -19,6 +19,7 @@ type gpu struct {
 	held      []parallel.Held
 	state     map[tensorKind]map[string]cuda.Ptr // by FQN: the parameters, and for training their moments
 	kept      map[plan.Class]map[string]cuda.Ptr // copies of parameters and their largest magnitudes, as the program wants them
+	rooms     []cuda.Ptr                         // memory of all these
 	optimizer *cuda.Optimizer
 	after     []cuda.Work // what follows a program that is not recorded: the optimizer
 	programs  []*exec.CUDAMemory
@@ -32,13 +33,7 @@ type gpu struct {
 
 func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*exec.Memory, *exec.Runner, error) {
 	for i := range prog.Copies {
-		s := prog.Copies[i].Out[0]
-		list := g.kept[s.Class]
-		if list[s.Name] != 0 {
-			continue
-		}
-		var err error
-		if list[s.Name], err = g.room(s.Bytes(), plan.CopyOwner(s)); err != nil {
+		if err := g.keep(prog.Copies[i].Out[0]); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -53,6 +48,20 @@ func (g *gpu) load(prog *plan.Program, microbatches, size int, c comm.Comm) (*ex
 		err = g.train(prog, mem, r, c)
 	}
 	return mem.Memory, r, err
+}
+
+// keep takes memory for what is kept of a parameter, and for all that is joined with it, unless it is there.
+func (g *gpu) keep(s *plan.Slot) error {
+	list := g.kept[s.Class]
+	if list[s.Name] != 0 {
+		return nil
+	}
+	all := s.Root()
+	at, err := g.room(all.Bytes(), plan.CopyOwner(all))
+	for _, named := range all.Named() {
+		list[named.Name] = at + cuda.Ptr(named.Start)
+	}
+	return err
 }
 
 // train ties the optimizer to the gradients of a program, and makes it the program's end. Of the gradients that are whole before

@@ -44,7 +44,7 @@ func BenchmarkGPU(b *testing.B) {
 }
 
 // BenchmarkGPUWays does without what makes a step fast: one graph, copies of parameters that AdamW makes, sums that products make,
-// gradients as narrow as products, an embedding's gradient of a step's tokens alone.
+// gradients as narrow as products, an embedding's gradient of a step's tokens alone, products joined.
 func BenchmarkGPUWays(b *testing.B) {
 	for _, c := range gpuJobs[:3] {
 		b.Run(c.name+"/all", func(b *testing.B) { benchGPU(b, c, nil) })
@@ -54,6 +54,7 @@ func BenchmarkGPUWays(b *testing.B) {
 		})
 		copies, sums, place := (*plan.Program).KeepCopies, (*plan.Program).SumInProducts, (*plan.Program).PlaceGrads
 		narrow, rows := (*plan.Program).NarrowGrads, (*plan.Program).GradsByRows
+		b.Run(c.name+"/no joins", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, sums, narrow, rows, place}) })
 		b.Run(c.name+"/no copies", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){sums, narrow, rows, place}) })
 		b.Run(c.name+"/no sums", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, narrow, rows, place}) })
 		b.Run(c.name+"/wide gradients", func(b *testing.B) { benchGPU(b, c, []func(*plan.Program){copies, sums, rows, place}) })

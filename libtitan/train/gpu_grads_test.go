@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -28,7 +29,7 @@ func TestGPUNarrowGradients(t *testing.T) {
 		t.Run(c, func(t *testing.T) {
 			m := computingIn(t, c, data)
 			wide := gradients(t, m, (*plan.Program).KeepCopies, (*plan.Program).SumInProducts, (*plan.Program).PlaceGrads)
-			narrow := gradients(t, m)
+			narrow := gradients(t, m, (*plan.Program).KeepCopies, (*plan.Program).SumInProducts, (*plan.Program).NarrowGrads, (*plan.Program).PlaceGrads)
 			require.Len(t, narrow, len(wide))
 			for fqn, want := range wide {
 				kind, rounding := dtype.BFloat16, 1.0/256
@@ -44,6 +45,33 @@ func TestGPUNarrowGradients(t *testing.T) {
 				t.Logf("%s: up to %.2g, off by %.2g more than is rounded", fqn, largest, off)
 				require.Positive(t, largest, fqn)
 				require.LessOrEqual(t, off, 1e-5*largest, fqn)
+			}
+		})
+	}
+}
+
+// Gradients that joined products make are those of products one by one, but for the rounding of what they add up to: relative to all of a
+// gradient, less than bfloat16's.
+func TestGPUJoinedProducts(t *testing.T) {
+	needGPU(t)
+	data := numbers(t)
+	for _, compile := range []bool{false, true} {
+		t.Run(fmt.Sprint("compiled ", compile), func(t *testing.T) {
+			m := computingIn(t, "bfloat16", data)
+			m.Compile = &manifest.Compile{Enable: compile, Components: []string{"model", "loss"}}
+			m.Derive()
+			apart := gradients(t, m, (*plan.Program).KeepCopies, (*plan.Program).SumInProducts, (*plan.Program).NarrowGrads, (*plan.Program).PlaceGrads)
+			joined := gradients(t, m)
+			require.Len(t, joined, len(apart))
+			for fqn, want := range apart {
+				require.Equal(t, want.kind, joined[fqn].kind, fqn)
+				off, all := 0.0, 0.0
+				for i, x := range want.x {
+					off, all = off+math.Pow(float64(joined[fqn].x[i]-x), 2), all+math.Pow(float64(x), 2)
+				}
+				t.Logf("%s: off by %.2g of its norm", fqn, math.Sqrt(off/all))
+				require.Positive(t, all, fqn)
+				require.LessOrEqual(t, math.Sqrt(off/all), 1.0/128, fqn)
 			}
 		})
 	}

@@ -1,9 +1,7 @@
 package train
 
 import (
-	"maps"
 	"runtime"
-	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -49,11 +47,16 @@ func newGPU(k *rank, training bool) (*gpu, error) {
 }
 
 // room is memory that lives until it is released.
-func (g *gpu) room(bytes int, owner string) (cuda.Ptr, error) {
+func (g *gpu) room(bytes int, owner string) (p cuda.Ptr, err error) {
 	if g.cache != nil {
-		return g.cache.Fix(bytes, owner)
+		p, err = g.cache.Fix(bytes, owner)
+	} else {
+		p, err = g.e.Alloc(bytes)
 	}
-	return g.e.Alloc(bytes)
+	if err == nil {
+		g.rooms = append(g.rooms, p)
+	}
+	return p, err
 }
 
 func (g *gpu) release(p cuda.Ptr) error {
@@ -205,11 +208,9 @@ func (g *gpu) close() error {
 	if err := g.saved.Close(); err != nil {
 		return err
 	}
-	for _, list := range slices.Concat(slices.Collect(maps.Values(g.state)), slices.Collect(maps.Values(g.kept))) {
-		for _, p := range list {
-			if err := g.release(p); err != nil {
-				return err
-			}
+	for _, p := range g.rooms {
+		if err := g.release(p); err != nil {
+			return err
 		}
 	}
 	for _, m := range g.programs {

@@ -184,9 +184,10 @@ __global__ void __launch_bounds__(256) attention_dq(const T* q, const T* k, cons
   }
 }
 
-// dv = p^T do, dk = scale * ds^T q, summed over the query heads of the group in order. A block has B keys of a key-value head.
+// dv = p^T do, dk = scale * ds^T q, summed over the query heads of the group in order. A block has B keys of a key-value head. In dv
+// there is a gap between rows.
 template <class T, int D, int B>
-__global__ void __launch_bounds__(256) attention_dkv(const T* q, const T* k, const T* v, const T* dout, const float* lse, const float* delta, T* dk, T* dv,
+__global__ void __launch_bounds__(256) attention_dkv(const T* q, const T* k, const T* v, const T* dout, const float* lse, const float* delta, T* dk, T* dv, i64 gap,
     const __grid_constant__ shape s, float scale) {
   constexpr int R = B / 16, C = D / 16, L = D + 1;
   extern __shared__ float mem[];
@@ -224,8 +225,8 @@ __global__ void __launch_bounds__(256) attention_dkv(const T* q, const T* k, con
 #pragma unroll
     for (int c = 0; c < C; c++)
       if (j < s.seqK && tx + 16 * c < s.dim) {
-        i64 at = ((b * s.seqK + j) * s.kvHeads + g) * s.dim + tx + 16 * c;
-        put(dk + at, ak[r][c] * scale), put(dv + at, av[r][c]);
+        i64 row = b * s.seqK + j, at = (row * s.kvHeads + g) * s.dim + tx + 16 * c;
+        put(dk + at, ak[r][c] * scale), put(dv + at + row * gap, av[r][c]);
       }
   }
 }

@@ -33,8 +33,9 @@ func (e *Engine) Attention(t dtype.DType, o, lse, q, k, v Ptr, s AttnShape) (Wor
 	return e.tiledAttention(t, o, lse, q, k, v, s)
 }
 
-// AttentionBackward writes dq, dk and dv from the gradient do of the output, the inputs, and what the forward gave.
-func (e *Engine) AttentionBackward(t dtype.DType, dq, dk, dv, do, q, k, v, o, lse Ptr, s AttnShape) (Work, error) {
+// AttentionBackward writes dq, dk and dv from the gradient do of the output, the inputs, and what the forward gave. A row of dv is
+// a key's heads.
+func (e *Engine) AttentionBackward(t dtype.DType, dq, dk Ptr, dv Columns, do, q, k, v, o, lse Ptr, s AttnShape) (Work, error) {
 	if t == dtype.BFloat16 && s.fused() {
 		w, err := e.fusedAttentionBackward(dq, dk, dv, do, q, k, v, o, lse, s)
 		if !refused(err) {
@@ -103,7 +104,7 @@ func (e *Engine) tiledAttention(t dtype.DType, o, lse, q, k, v Ptr, s AttnShape)
 	return e.bind(w.name("attention"), g, pack(append(append([]any{q, k, v, o, lse}, s.args()...), s.Scale)...))
 }
 
-func (e *Engine) tiledAttentionBackward(t dtype.DType, dq, dk, dv, do, q, k, v, o, lse Ptr, s AttnShape) (Work, error) {
+func (e *Engine) tiledAttentionBackward(t dtype.DType, dq, dk Ptr, dv Columns, do, q, k, v, o, lse Ptr, s AttnShape) (Work, error) {
 	w, err := e.tiledFor(t, s)
 	if err != nil {
 		return nil, err
@@ -124,6 +125,6 @@ func (e *Engine) tiledAttentionBackward(t dtype.DType, dq, dk, dv, do, q, k, v, 
 		return nil, err
 	}
 	forKV, err := e.bind(w.name("attention_dkv"), grid{x: blocksOf(s.SeqK, w.tile), y: s.Batch * s.KVHeads, threads: 256, shared: w.shared(4, 2)},
-		pack(append([]any{q, k, v, do, lse, delta, dk, dv}, tail...)...))
+		pack(append([]any{q, k, v, do, lse, delta, dk, dv.P, dv.gap(s.KVHeads * s.HeadDim)}, tail...)...))
 	return sequence(sums, forQ, forKV), err
 }

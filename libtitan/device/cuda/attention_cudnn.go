@@ -22,21 +22,22 @@ const (
 type attnGraph struct {
 	*builder
 	b, sq, sk, hq, hk, d int64
-	masked               bool // causal; else all queries see all keys
+	masked               bool  // causal; else all queries see all keys
+	gap                  int64 // between rows of dv
 }
 
-func (e *Engine) attnPlan(s AttnShape, backward bool) (*dnnPlan, error) {
+func (e *Engine) attnPlan(s AttnShape, backward bool, gap int) (*dnnPlan, error) {
 	lib, err := e.cudnn()
 	if err != nil {
 		return nil, err
 	}
 	masked := !s.seesAll()
 	s.QStart, s.KStart = 0, 0
-	key := dnnKey{s, masked, backward}
+	key := dnnKey{s, masked, backward, gap}
 	if p := lib.plans[key]; p != nil {
 		return p, nil
 	}
-	g := attnGraph{lib.builder(), int64(s.Batch), int64(s.SeqQ), int64(s.SeqK), int64(s.Heads), int64(s.KVHeads), int64(s.HeadDim), masked}
+	g := attnGraph{lib.builder(), int64(s.Batch), int64(s.SeqQ), int64(s.SeqK), int64(s.Heads), int64(s.KVHeads), int64(s.HeadDim), masked, int64(gap)}
 	if backward {
 		g.backward(s.Scale, e.Deterministic)
 	} else {
@@ -50,15 +51,15 @@ func (e *Engine) attnPlan(s AttnShape, backward bool) (*dnnPlan, error) {
 }
 
 func (e *Engine) fusedAttention(o, lse, q, k, v Ptr, s AttnShape) (Work, error) {
-	p, err := e.attnPlan(s, false)
+	p, err := e.attnPlan(s, false, 0)
 	if err != nil {
 		return nil, err
 	}
 	return e.bindPlan(p, "cuDNN attention", map[int64]Ptr{idQ: q, idK: k, idV: v, idO: o, idLSE: lse})
 }
 
-func (e *Engine) fusedAttentionBackward(dq, dk, dv, do, q, k, v, o, lse Ptr, s AttnShape) (Work, error) {
-	p, err := e.attnPlan(s, true)
+func (e *Engine) fusedAttentionBackward(dq, dk Ptr, dv Columns, do, q, k, v, o, lse Ptr, s AttnShape) (Work, error) {
+	p, err := e.attnPlan(s, true, dv.gap(s.KVHeads*s.HeadDim))
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +70,7 @@ func (e *Engine) fusedAttentionBackward(dq, dk, dv, do, q, k, v, o, lse Ptr, s A
 	if err != nil {
 		return nil, err
 	}
-	tensors := map[int64]Ptr{idQ: q, idK: k, idV: v, idO: o, idLSE: lse, idDO: do, idDQ: dq, idDK: dk, idDV: dv, idDelta: room + Ptr(workspace)}
+	tensors := map[int64]Ptr{idQ: q, idK: k, idV: v, idO: o, idLSE: lse, idDO: do, idDQ: dq, idDK: dk, idDV: dv.P, idDelta: room + Ptr(workspace)}
 	if !e.Deterministic {
 		tensors[idSumDQ] = room + Ptr(workspace+delta)
 	}
@@ -80,11 +81,12 @@ func (g *attnGraph) scores() dims { return dims{g.b, g.hq, g.sq, g.sk} }
 func (g *attnGraph) rows() dims   { return dims{g.b, g.hq, g.sq, 1} }
 
 // queries and keys are tensors in memory with a row for each.
-func (g *attnGraph) queries(id int64) dnnTensor { return g.heads(g.hq, g.sq, id) }
-func (g *attnGraph) keys(id int64) dnnTensor    { return g.heads(g.hk, g.sk, id) }
+func (g *attnGraph) queries(id int64) dnnTensor { return g.heads(g.hq, g.sq, g.hq*g.d, id) }
+func (g *attnGraph) keys(id int64) dnnTensor    { return g.heads(g.hk, g.sk, g.hk*g.d, id) }
 
-func (g *attnGraph) heads(h, s, id int64) dnnTensor {
-	return g.tensor(dnnBF16, dims{g.b, h, s, g.d}, dims{s * h * g.d, g.d, h * g.d, 1}, id, false)
+// heads is a tensor of s rows, row elements apart.
+func (g *attnGraph) heads(h, s, row, id int64) dnnTensor {
+	return g.tensor(dnnBF16, dims{g.b, h, s, g.d}, dims{s * row, g.d, row, 1}, id, false)
 }
 
 // transposed are keys with rows and columns exchanged: the second operand of a product.
@@ -138,7 +140,7 @@ func (g *attnGraph) backward(scale float32, deterministic bool) {
 	s = g.float(opSub, g.float(opMul, s, factor), g.perRow(idLSE))
 	p := g.float(opExp, g.causal(s))
 	// dv = pᵀ·do
-	g.perGroup(g.flipped(p), do, g.keys(idDV))
+	g.perGroup(g.flipped(p), do, g.heads(g.hk, g.sk, g.hk*g.d+g.gap, idDV))
 	// ds = p·(do·vᵀ - delta)·scale, dk = dsᵀ·q
 	dp := g.virtual(dnnFloat, g.scores())
 	g.matmul(do, vT, dp)

@@ -63,7 +63,7 @@ func TestTiledAttention(t *testing.T) {
 			e := gpu(t)
 			a := newAttnArrays(t, e, kind, s)
 			does(t)(e.tiledAttention(kind, a.o.p, a.lse.p, a.q.p, a.k.p, a.v.p, s))
-			does(t)(e.tiledAttentionBackward(kind, a.dq.p, a.dk.p, a.dv.p, a.do.p, a.q.p, a.k.p, a.v.p, a.o.p, a.lse.p, s))
+			does(t)(e.tiledAttentionBackward(kind, a.dq.p, a.dk.p, Columns{P: a.dv.p}, a.do.p, a.q.p, a.k.p, a.v.p, a.o.p, a.lse.p, s))
 			a.check(t, s)
 		})
 	}
@@ -89,7 +89,7 @@ func TestFusedAttention(t *testing.T) {
 				a := newAttnArrays(t, e, dtype.BFloat16, s)
 				forward, err := e.fusedAttention(a.o.p, a.lse.p, a.q.p, a.k.p, a.v.p, s)
 				require.NoError(t, err)
-				backward, err := e.fusedAttentionBackward(a.dq.p, a.dk.p, a.dv.p, a.do.p, a.q.p, a.k.p, a.v.p, a.o.p, a.lse.p, s)
+				backward, err := e.fusedAttentionBackward(a.dq.p, a.dk.p, Columns{P: a.dv.p}, a.do.p, a.q.p, a.k.p, a.v.p, a.o.p, a.lse.p, s)
 				require.NoError(t, err)
 				require.NoError(t, forward())
 				require.NoError(t, backward())
@@ -156,7 +156,7 @@ func TestJoinedAttention(t *testing.T) {
 			pairs(func(s AttnShape, _ bool) {
 				require.NoError(t, e.Stream.CopyRows(stats.p, 4*run, a.lse.p+Ptr(4*s.QStart), 4*n, 4*run, s.Heads))
 				of := func(x array) Ptr { return at(x, s.QStart, wide) }
-				does(t)(e.AttentionBackward(kind, partQ.p, partK.p, partV.p, of(a.do), of(a.q), at(a.k, s.KStart, narrow), at(a.v, s.KStart, narrow), of(a.o), stats.p, s))
+				does(t)(e.AttentionBackward(kind, partQ.p, partK.p, Columns{P: partV.p}, of(a.do), of(a.q), at(a.k, s.KStart, narrow), at(a.v, s.KStart, narrow), of(a.o), stats.p, s))
 				does(t)(e.AddTo(kind, at(dq, s.QStart, wide), partQ.p, run*wide))
 				does(t)(e.AddTo(kind, at(dk, s.KStart, narrow), partK.p, s.SeqK*narrow))
 				does(t)(e.AddTo(kind, at(dv, s.KStart, narrow), partV.p, s.SeqK*narrow))

@@ -19,6 +19,7 @@ type dnn struct {
 type dnnKey struct {
 	shape            AttnShape // without positions
 	masked, backward bool
+	gap              int // of a backward: between rows of dv
 }
 
 // dnnPlan is a graph that cuDNN has an engine for, and the ids of the tensors that it wants the addresses of.

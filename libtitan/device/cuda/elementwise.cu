@@ -70,12 +70,12 @@ template <class T, int N> __global__ void swiglu_backward(const T* dy, const T* 
 }
 
 // Turns pairs (x[2i], x[2i+1]) of each head by the angle of their position: x is [batch, seq, heads, dim], cos and sin
-// float [seq, dim/2]. sign -1 turns back. N divides dim.
+// float [seq, dim/2]. sign -1 turns back. In y there is a gap between positions. N divides dim.
 template <class T, int N>
-__global__ void rope(const T* x, const float* __restrict__ cos, const float* __restrict__ sin, T* y, i64 n, i64 seq, i64 heads, i64 dim, float sign) {
+__global__ void rope(const T* x, const float* __restrict__ cos, const float* __restrict__ sin, T* y, i64 gap, i64 n, i64 seq, i64 heads, i64 dim, float sign) {
   u32 i = (blockIdx.x * blockDim.x + threadIdx.x) * N;  // n fits in 32 bits
   if (i >= n) return;
-  u32 d = dim, row = i / d, position = row / (u32)heads % (u32)seq;
+  u32 d = dim, row = i / d, token = row / (u32)heads, position = token % (u32)seq;
   i64 t = (i64)position * (d / 2) + (i - row * d) / 2;
   float f[N], c[N / 2], s[N / 2];
   load(f, x + i), load(c, cos + t), load(s, sin + t);
@@ -85,5 +85,5 @@ __global__ void rope(const T* x, const float* __restrict__ cos, const float* __r
     f[2 * k] = re * c[k] - im * sn;
     f[2 * k + 1] = re * sn + im * c[k];
   }
-  store(y + i, f);
+  store(y + i + token * gap, f);
 }

@@ -57,14 +57,24 @@ func (e *Engine) SwiGLU(t dtype.DType, y, a, b Ptr, n int) (Work, error) {
 	return e.bind(flatKernel("swiglu", t, 16/t.Size()), flat(n, 16/t.Size()), pack(a, b, y, n))
 }
 
+// Columns are a matrix in memory, or columns of a wider one: Row is the elements from a row to the next, 0 where it is dense.
+type Columns struct {
+	P   Ptr
+	Row int
+}
+
+// gap is the elements between two rows of width elements.
+func (c Columns) gap(width int) int { return max(0, c.Row-width) }
+
 // SwiGLUBackward writes da = dy·b·silu'(a) and db = dy·silu(a); they may be a, b or dy.
 func (e *Engine) SwiGLUBackward(t dtype.DType, da, db, dy, a, b Ptr, n int) (Work, error) {
 	return e.bind(flatKernel("swiglu_backward", t, 16/t.Size()), flat(n, 16/t.Size()), pack(dy, a, b, da, db, n))
 }
 
 // Rope turns neighbouring channels of x [batch, seq, heads, dim] by the angle of their position (Su et al., 2021):
-// cos and sin are float32 [seq, dim/2]. inverse turns the other way, which is the backward. y may be x.
-func (e *Engine) Rope(t dtype.DType, y, x, cos, sin Ptr, batch, seq, heads, dim int, inverse bool) (Work, error) {
+// cos and sin are float32 [seq, dim/2]. inverse turns the other way, which is the backward. A row of y is a position's heads; y may
+// be x if it is dense.
+func (e *Engine) Rope(t dtype.DType, y Columns, x, cos, sin Ptr, batch, seq, heads, dim int, inverse bool) (Work, error) {
 	lanes := 16 / t.Size()
 	if dim%lanes != 0 {
 		lanes = 2
@@ -76,5 +86,5 @@ func (e *Engine) Rope(t dtype.DType, y, x, cos, sin Ptr, batch, seq, heads, dim 
 	if n > math.MaxUint32-lanes*maxThreads {
 		return nil, fmt.Errorf("cuda: rope on %d elements: at most 2^32", n)
 	}
-	return e.bind(flatKernel("rope", t, lanes), grid{x: blocksOf(n/lanes, maxThreads), threads: maxThreads}, pack(x, cos, sin, y, n, seq, heads, dim, sign))
+	return e.bind(flatKernel("rope", t, lanes), grid{x: blocksOf(n/lanes, maxThreads), threads: maxThreads}, pack(x, cos, sin, y.P, y.gap(heads*dim), n, seq, heads, dim, sign))
 }

@@ -101,7 +101,7 @@ func BenchmarkMemory(b *testing.B) {
 	})
 	run("Rope", 4*T*D, 4, func(b *testing.B) func() (Work, error) {
 		return func() (Work, error) {
-			return e.Rope(bf, noise(b, e, bf, T*D), noise(b, e, bf, T*D), noise(b, e, f32, T*64), noise(b, e, f32, T*64), 1, T, 32, 128, false)
+			return e.Rope(bf, Columns{P: noise(b, e, bf, T*D)}, noise(b, e, bf, T*D), noise(b, e, f32, T*64), noise(b, e, f32, T*64), 1, T, 32, 128, false)
 		}
 	})
 	run("Add", 6*T*D, 4, func(b *testing.B) func() (Work, error) {
@@ -231,6 +231,42 @@ func BenchmarkProduct(b *testing.B) {
 	}
 }
 
+// BenchmarkJoinedProducts compares the backward's products for queries, keys and values, one after the other, with joined ones.
+func BenchmarkJoinedProducts(b *testing.B) {
+	e, bf := gpu(b), dtype.BFloat16
+	for _, c := range []struct {
+		name   string
+		t, k   int
+		widths []int
+	}{
+		{"1B", 16384, 2048, []int{512, 512, 2048}}, {"8B", 8192, 4096, []int{1024, 1024, 4096}},
+	} {
+		all := 0
+		for _, n := range c.widths {
+			all += n
+		}
+		run := func(name string, widths []int, product func(n int, first bool) Product) {
+			b.Run(c.name+"/"+name, func(b *testing.B) {
+				gpu(b)
+				out := noise(b, e, bf, max(c.t*c.k, all*c.k))
+				var works []Work
+				for i, n := range widths {
+					w, err := e.Product(product(n, i == 0), out, noise(b, e, bf, c.t*n), noise(b, e, bf, max(n, c.t)*c.k))
+					require.NoError(b, err)
+					works = append(works, w)
+				}
+				bench(b, e, 0, 2*float64(c.t)*float64(c.k)*float64(all), sequence(works...))
+			})
+		}
+		dx := func(n int, first bool) Product { return Product{M: c.t, N: c.k, K: n, In: bf, Out: bf, Add: !first} }
+		dw := func(n int, _ bool) Product { return Product{M: n, N: c.k, K: c.t, TransA: true, In: bf, Out: bf} }
+		run("dx", c.widths, dx)
+		run("dx joined", []int{all}, dx)
+		run("dw", c.widths, dw)
+		run("dw joined", []int{all}, dw)
+	}
+}
+
 func BenchmarkAttention(b *testing.B) {
 	e := gpu(b)
 	for _, c := range []struct {
@@ -251,7 +287,7 @@ func BenchmarkAttention(b *testing.B) {
 			q, k, v, o, lse := n(b, s.Heads), n(b, s.KVHeads), n(b, s.KVHeads), n(b, s.Heads), noise(b, e, dtype.Float32, s.Batch*s.Heads*s.SeqQ)
 			forward, err := e.Attention(c.kind, o, lse, q, k, v, s)
 			require.NoError(b, err)
-			backward, err = e.AttentionBackward(c.kind, n(b, s.Heads), n(b, s.KVHeads), n(b, s.KVHeads), n(b, s.Heads), q, k, v, o, lse, s)
+			backward, err = e.AttentionBackward(c.kind, n(b, s.Heads), n(b, s.KVHeads), Columns{P: n(b, s.KVHeads)}, n(b, s.Heads), q, k, v, o, lse, s)
 			require.NoError(b, err)
 			require.NoError(b, forward())
 			return forward, backward
