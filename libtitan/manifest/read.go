@@ -83,7 +83,7 @@ func (d *decoder) document(m *Manifest) error {
 		return err
 	}
 	if t != json.Delim('{') {
-		return d.errorf("", "want one JSON object, got %s", kindOf(t))
+		return d.errorf("", "want one JSON object as meshplan writes it, got %s", kindOf(t))
 	}
 	v := reflect.ValueOf(m).Elem()
 	err = d.members("", func(name string) error {

@@ -30,6 +30,9 @@ func moveFlags(o *checkpoint.MoveOptions) []cli.Flag {
 
 // moving runs a verb's move to OUT and tells how far it is and what it wrote.
 func moving(e *app.Env, name string, o *checkpoint.MoveOptions, move func() error) error {
+	if e.Args[1] == "-" {
+		return exit.Usage.Errorf("OUT is -: a checkpoint is no stream: name a folder or a file (./- if it is called so)")
+	}
 	var bar *app.Bar
 	o.Note = func(s string) { e.Log.Info(s) }
 	o.Begin = func(total int64) func(int64) {

@@ -51,8 +51,8 @@ type options struct {
 
 func (o *options) flags() []cli.Flag {
 	return []cli.Flag{
-		app.Text(&o.out, "write the folder `DIR`, whole or not at all", "out"),
-		app.Text(&o.verify, "write nothing: make the weights again and compare the folder `DIR` with them", "verify"),
+		app.Folder(&o.out, "write the folder `DIR`, whole or not at all", "out"),
+		app.Folder(&o.verify, "write nothing: make the weights again and compare the folder `DIR` with them", "verify"),
 		app.Count(&o.seed, "seed (default: the manifest's training.seed)", "seed"),
 		app.Choice(&o.rng, []string{train.Philox, train.Torch}, "source of random numbers", "rng"),
 		app.DType(&o.dtype, []string{"float32", "bfloat16"}, "type of the stored weights", "dtype"),

@@ -111,10 +111,10 @@ func (f *flags) training() []cli.Flag {
 		app.Within(&f.initSeconds, 1, maxSeconds, "give a rank that is waited for `N` seconds in the first step", "comm-init-timeout"),
 		app.Within(&f.seconds, 1, maxSeconds, "give a rank that is waited for `N` seconds after it", "comm-timeout"),
 		app.Switch(&f.options.GradNorms, "write the norm of every parameter's gradient into --metrics too", "grad-norms"),
-		app.Text(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
+		app.Folder(&f.options.TensorBoard, "write TensorBoard's events under `DIR`", "tensorboard"),
 		app.Switch(&f.compile, "fuse the model's and the loss's elementwise work", "compile"),
 		app.ActivationCheckpoint(&f.ac),
-		app.Switch(&f.dryRun, "check everything up to the first step, print the learning rates and the memory (with --explain the graph of every stage), stop", "dry-run"),
+		app.Switch(&f.dryRun, "check everything up to the first step, print the learning rates and the memory (with --explain the graph of every stage), stop; no file is written, that of -o neither", "dry-run"),
 	}
 }
 
@@ -241,7 +241,13 @@ func trainVerb(ctx context.Context, e *app.Env, f *flags) error {
 		if err := f.checkFiles(); err != nil {
 			return err
 		}
-		return train.DryRun(ctx, m, f.options, f.options.Console, e.Explain)
+		if err := train.DryRun(ctx, m, f.options, f.options.Console, e.Explain); err != nil {
+			return err
+		}
+		if e.OutFile() != "" {
+			e.Log.Info("dry run: -o " + e.OutFile() + " could be written, and is not")
+		}
+		return nil
 	}
 	if f.metrics == "-" {
 		f.options.Metrics = e.Out

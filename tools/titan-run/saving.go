@@ -18,9 +18,9 @@ var asyncModes = map[string]string{"off": manifest.AsyncOff, "thread": manifest.
 func (f *flags) loading() []cli.Flag {
 	c := &f.checkpoint
 	return []cli.Flag{
-		app.Text(&c.Folder, "`DIR` of the step-N folders", "checkpoint-dir"),
+		app.Folder(&c.Folder, "`DIR` of the step-N folders", "checkpoint-dir"),
 		app.Count(&f.loadStep, "start from step `N` of the folder instead of the newest", "load-step"),
-		app.Text(&c.InitialLoadPath, "start from the weights in `DIR`, DCP or of Hugging Face's form, where the folder has no step", "initial-load-path"),
+		app.Folder(&c.InitialLoadPath, "start from the weights in `DIR`, DCP or of Hugging Face's form, where the folder has no step", "initial-load-path"),
 		app.Switch(&c.InitialLoadInHF, "refuse an --initial-load-path that is not of Hugging Face's form", "initial-load-in-hf"),
 	}
 }

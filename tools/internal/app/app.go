@@ -149,6 +149,7 @@ func (e *Env) bind(v Verb) ([]cli.Flag, cli.ActionFunc) {
 		if v.Run == nil {
 			return exit.Usage.Errorf("a verb is needed (see %s --help)", e.tool)
 		}
+		e.command = c.Command.HelpName
 		e.Args = c.Args().Slice()
 		e.Given = c.IsSet
 		e.apply(o)

@@ -61,7 +61,7 @@ func (f *fake) exec(in string, args ...string) (code int, out, errs string) {
 		Count(&f.tp, "degree `N`", "tp", "tensor-parallel"), Bytes(&f.memory, "memory", "memory"), Number(&f.lr, "rate", "lr"),
 		Natural(&f.jobs, "jobs", "jobs"), AtLeast(&f.every, 1, "every", "every"),
 		Choice(&f.kind, []string{"GPipe", "1F1B"}, "schedule", "kind"), DType(&f.dtype, []string{"float32", "bfloat16"}, "type", "dtype"), Text(&f.name, "name", "name"), Texts(&f.names, "names", "many"),
-		Model(&f.name, "a name or a `FILE`", "model"), Text(&f.name, "a `DIR`", "to"), ActivationCheckpoint(&f.name))
+		Model(&f.name, "a name or a `FILE`", "model"), Folder(&f.name, "a `DIR`", "to"), ActivationCheckpoint(&f.name))
 	t.Verbs[0].Flags = append(t.Verbs[0].Flags, Count(&f.tp, "degree `N`", "tp", "tensor-parallel"))
 	var o, e bytes.Buffer
 	code = Run(t, append([]string{"/bin/fake"}, args...), strings.NewReader(in), &o, &e)
@@ -91,6 +91,7 @@ func TestUsageErrors(t *testing.T) {
 		"--jobs 65537":               `fake: invalid value "65537" for --jobs: must be at most 65536 (see fake --help)`,
 		"--every 0":                  `fake: invalid value "0" for --every: must be 1 or more (see fake --help)`,
 		"--dtype fp8":                `fake: invalid value "fp8" for --dtype: not among float32, bfloat16 (see fake --help)`,
+		"--to -":                     `fake: invalid value "-" for --to: a folder is wanted, which is no stream (./- if it is called so) (see fake --help)`,
 		"--log-level loud":           `fake: invalid value "loud" for --log-level: not among debug, info, warn, error (see fake --help)`,
 		"--quiet=perhaps":            `fake: invalid boolean value "perhaps" for --quiet: parse error (see fake --help)`,
 		"show a --tp x":              `fake: invalid value "x" for --tp: want a whole number such as 64, 1_000_000 or 4k (see fake show --help)`,

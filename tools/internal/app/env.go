@@ -27,10 +27,11 @@ type Env struct {
 	Log     *slog.Logger // stderr; an attribute "rank" becomes a prefix
 	Program string       // as it was called, for a command that is told to people
 
-	tool   string
-	common common
-	screen *screen
-	silent bool // Silence was called
+	tool    string
+	command string // tool, or tool and verb
+	common  common
+	screen  *screen
+	silent  bool // Silence was called
 }
 
 // common holds the flags that every tool has, and those of tools that read or write a manifest.
@@ -92,7 +93,7 @@ func (e *Env) ReadManifest(edits ...func(*manifest.Manifest) error) (*manifest.M
 		defer f.Close()
 		in = f
 	case e.common.in == "" && isTerminal(e.In):
-		return nil, exit.Usage.Errorf("stdin is a terminal: pipe a manifest in (meshplan ... | %s) or name one with -i FILE", e.tool)
+		return nil, exit.Usage.Errorf("stdin is a terminal: pipe a manifest in (meshplan ... | %s) or name one with -i FILE", e.command)
 	}
 	m, err := manifest.Read(in)
 	if err != nil {

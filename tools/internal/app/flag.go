@@ -121,6 +121,18 @@ func Text(dst *string, usage string, names ...string) cli.Flag {
 	return flagOf(&value[string]{dst, func(s string) (string, error) { return s, nil }, func(s string) string { return s }}, usage, names)
 }
 
+// Folder is [Text] of a folder: - is no stream here, and not what a person would call one.
+func Folder(dst *string, usage string, names ...string) cli.Flag {
+	return flagOf(&value[string]{dst, parseFolder, func(s string) string { return s }}, usage, names)
+}
+
+func parseFolder(path string) (string, error) {
+	if path == "-" {
+		return "", fmt.Errorf("a folder is wanted, which is no stream (./- if it is called so)")
+	}
+	return path, nil
+}
+
 // Texts is a flag that may be given many times.
 func Texts(dst *[]string, usage string, name string) cli.Flag {
 	add := func(s string) ([]string, error) { return append(slices.Clip(*dst), s), nil }

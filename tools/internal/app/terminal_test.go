@@ -37,9 +37,12 @@ func TestTerminalOnStdinIsAUsageError(t *testing.T) {
 		_, err := e.ReadManifest()
 		return err
 	}}
-	var out, errs bytes.Buffer
-	require.Equal(t, 2, Run(f.tool(), []string{"fake"}, tty, &out, &errs))
-	require.Equal(t, "fake: stdin is a terminal: pipe a manifest in (meshplan ... | fake) or name one with -i FILE\n", errs.String())
+	for _, args := range [][]string{{"fake"}, {"fake", "pack", "file"}} {
+		var out, errs bytes.Buffer
+		require.Equal(t, 2, Run(f.tool(), args, tty, &out, &errs))
+		command := strings.Join(args[:min(2, len(args))], " ")
+		require.Equal(t, "fake: stdin is a terminal: pipe a manifest in (meshplan ... | "+command+") or name one with -i FILE\n", errs.String())
+	}
 }
 
 // A tool knows whether its data would fill a screen, and by which path it was called.
