@@ -16,13 +16,19 @@ type Launch struct {
 	LocalRank int // rank among those of this machine
 }
 
-// launchers are the variables that each sets, the nearest to the process first: mpirun and torchrun may run
-// inside a Slurm job. srun's step says that srun itself started the process, and not the job's batch script.
-var launchers = []struct{ by, rank, size, local, also string }{
-	{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", ""},
-	{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"},
-	{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_ID"},
+// launcher is the variables that one sets; localSize, the ranks of this machine, is not looked for where it has no name.
+type launcher struct{ by, rank, size, local, localSize, also string }
+
+// launchers are in order, the nearest to the process first: mpirun and torchrun may run inside a Slurm job. srun's step
+// says that srun itself started the process, and not the job's batch script.
+var launchers = []launcher{
+	{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", ""},
+	{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"},
+	{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", "SLURM_STEP_ID"},
 }
+
+// maxSize is the most ranks that a mesh has.
+const maxSize = 1 << 20
 
 // Launched reads the variables of Open MPI, torchrun and Slurm.
 func Launched(getenv func(string) string) (Launch, error) {
@@ -47,7 +53,7 @@ func Launched(getenv func(string) string) (Launch, error) {
 			return Launch{}, exit.Usage.Errorf("half of %s's variables are set: %s missing (unset the others to run without a launcher)",
 				l.by, strings.Join(missing, ", "))
 		}
-		got, err := read(getenv, l.by, l.rank, l.size, l.local)
+		got, err := l.read(getenv)
 		if err != nil {
 			return Launch{}, err
 		}
@@ -62,23 +68,29 @@ func Launched(getenv func(string) string) (Launch, error) {
 	return first, nil
 }
 
-// read parses the variables of one launcher.
-func read(getenv func(string) string, by, rank, size, local string) (Launch, error) {
-	l := Launch{By: by}
-	for _, v := range []struct {
-		name string
-		to   *int
-	}{{rank, &l.Rank}, {size, &l.Size}, {local, &l.LocalRank}} {
-		n, err := strconv.Atoi(getenv(v.name))
-		if err != nil || n < 0 {
-			return Launch{}, exit.Usage.Errorf("%s=%q: %s's variable is no number", v.name, getenv(v.name), by)
+// read parses the variables, each of which bounds the next.
+func (v launcher) read(getenv func(string) string) (l Launch, err error) {
+	number := func(name string, least, most int, since string) int {
+		n, bad := strconv.Atoi(getenv(name))
+		if err == nil && (bad != nil || n < least || n > most) {
+			if since != "" {
+				since = fmt.Sprintf(", since %s is %s", since, getenv(since))
+			}
+			err = exit.Usage.Errorf("%s=%q: %s's variable must be a number from %d to %d%s", name, getenv(name), v.by, least, most, since)
 		}
-		*v.to = n
+		return n
 	}
-	if l.Rank >= l.Size || l.LocalRank > l.Rank {
-		return Launch{}, exit.Usage.Errorf("%s: there is no rank %d of %d with local rank %d", by, l.Rank, l.Size, l.LocalRank)
+	l.By = v.by
+	l.Size = number(v.size, 1, maxSize, "")
+	l.Rank = number(v.rank, 0, l.Size-1, v.size)
+	most, since := l.Rank, v.rank
+	if getenv(v.localSize) != "" {
+		if n := number(v.localSize, 1, l.Size, v.size); n <= most {
+			most, since = n-1, v.localSize
+		}
 	}
-	return l, nil
+	l.LocalRank = number(v.local, 0, most, since)
+	return l, err
 }
 
 func (l Launch) String() string {

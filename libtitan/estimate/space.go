@@ -139,7 +139,7 @@ func (s *Space) rejectTP(r *rejections, tp int) bool {
 		}
 	}
 	if s.Job.SeqLen%tp != 0 && !s.Job.WholeSequence {
-		r.add("mesh.dims.tp %d: training.seq_len %d is not divisible by it", tp, s.Job.SeqLen)
+		r.add("mesh.dims.tp %d: training.seq_len %d is not divisible by it (nearest: %s)", tp, s.Job.SeqLen, manifest.NearestMultiples(s.Job.SeqLen, tp))
 		return true
 	}
 	return false
@@ -150,7 +150,7 @@ func (s *Space) rejectCP(r *rejections, tp, cp int) bool {
 		tp = 1
 	}
 	if cp > 1 && s.Job.SeqLen%(tp*2*cp) != 0 {
-		r.add("mesh.dims.cp %d with tp %d: training.seq_len %d is not divisible by tp*2*cp = %d", cp, tp, s.Job.SeqLen, tp*2*cp)
+		r.add("mesh.dims.cp %d with tp %d: training.seq_len %d is not divisible by tp*2*cp = %d (nearest: %s)", cp, tp, s.Job.SeqLen, tp*2*cp, manifest.NearestMultiples(s.Job.SeqLen, tp*2*cp))
 		return true
 	}
 	return false
@@ -232,7 +232,7 @@ func (s *Space) allBatches(r *rejections, d manifest.MeshDims) (out []batch) {
 		return s.freeBatches(d.PP)
 	}
 	if s.GlobalBatch%(dp*max(1, s.LocalBatch)) != 0 {
-		r.add("training.global_batch_size %d: not divisible by %d data-parallel ranks of %d rows or more", s.GlobalBatch, dp, max(1, s.LocalBatch))
+		r.add("training.global_batch_size %d: not divisible by %d data-parallel ranks of %d rows or more (nearest: %s)", s.GlobalBatch, dp, max(1, s.LocalBatch), manifest.NearestMultiples(s.GlobalBatch, dp*max(1, s.LocalBatch)))
 		return nil
 	}
 	rows := s.GlobalBatch / dp // of one data-parallel rank in a step

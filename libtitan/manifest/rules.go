@@ -105,7 +105,7 @@ func (m *Manifest) checkBatch(p *problems) {
 		pieces, why = d.TP*2*d.CP, fmt.Sprintf("tp*2*cp = %d (mesh.dims.tp %d, cp %d)", d.TP*2*d.CP, d.TP, d.CP)
 	}
 	if t.SeqLen%pieces != 0 && !m.cutsHeads() {
-		p.add("training.seq_len %d is not divisible by %s", t.SeqLen, why)
+		p.add("training.seq_len %d is not divisible by %s (nearest: %s)", t.SeqLen, why, NearestMultiples(t.SeqLen, pieces))
 	}
 	dp := d.DPReplicate * d.DPShard
 	if dp > m.Mesh.WorldSize {
@@ -113,7 +113,12 @@ func (m *Manifest) checkBatch(p *problems) {
 	}
 	rows := t.LocalBatchSize * dp
 	if t.GlobalBatchSize%rows != 0 {
-		p.add("training.global_batch_size %d is not divisible by local_batch_size %d * %d data-parallel ranks = %d", t.GlobalBatchSize, t.LocalBatchSize, dp, rows)
+		other := ""
+		if t.GlobalBatchSize%dp == 0 {
+			other = fmt.Sprintf("; or local_batch_size %d", t.GlobalBatchSize/dp)
+		}
+		p.add("training.global_batch_size %d is not divisible by local_batch_size %d * %d data-parallel ranks = %d (nearest: %s%s)",
+			t.GlobalBatchSize, t.LocalBatchSize, dp, rows, NearestMultiples(t.GlobalBatchSize, rows), other)
 	} else if accum := t.GlobalBatchSize / rows; t.GradAccumSteps != accum {
 		p.add("training.grad_accum_steps is %d, but global_batch_size %d / (local_batch_size %d * %d data-parallel ranks) = %d",
 			t.GradAccumSteps, t.GlobalBatchSize, t.LocalBatchSize, dp, accum)
@@ -218,6 +223,15 @@ func (m *Manifest) checkStages(p *problems, rankOf []int) {
 			p.add("pipeline.stages.%d.num_params is %d, but its modules have %d", i, s.NumParams, n)
 		}
 	}
+}
+
+// NearestMultiples says which multiples of d lie about n: "16, 32", or "16" where n is below all.
+func NearestMultiples(n, d int) string {
+	below := n / d * d
+	if below == 0 {
+		return strconv.Itoa(d)
+	}
+	return fmt.Sprintf("%d, %d", below, below+d)
 }
 
 // divisors lists the divisors of n, the first and the last few of many.

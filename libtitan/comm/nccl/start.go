@@ -76,7 +76,7 @@ func (k *Children) Wait() error {
 // become sets the variables that torchrun would, and the folder.
 func become(rank, size int, dir string, set func(name, value string) error) error {
 	for _, v := range [][2]string{
-		{"RANK", strconv.Itoa(rank)}, {"LOCAL_RANK", strconv.Itoa(rank)}, {"WORLD_SIZE", strconv.Itoa(size)},
+		{"RANK", strconv.Itoa(rank)}, {"LOCAL_RANK", strconv.Itoa(rank)}, {"WORLD_SIZE", strconv.Itoa(size)}, {"LOCAL_WORLD_SIZE", strconv.Itoa(size)},
 		{"MASTER_ADDR", "127.0.0.1"}, {FolderVar, dir},
 	} {
 		if err := set(v[0], v[1]); err != nil {

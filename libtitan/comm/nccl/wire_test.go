@@ -147,7 +147,7 @@ func TestPlace(t *testing.T) {
 		"slurm":             {env: slurm, host: "gpu03"},
 		"slurm with a host": {env: with(slurm, "MASTER_ADDR", "m", "MASTER_PORT", "100"), host: "m", port: "101"},
 		"mpirun":            {env: open, host: "127.0.0.1"},
-		"mpirun, two hosts": {env: with(open, "OMPI_COMM_WORLD_LOCAL_SIZE", "1"), err: "mpirun started rank 1 of 2: where is rank 0? Set MASTER_ADDR"},
+		"mpirun, two hosts": {env: with(open, "OMPI_COMM_WORLD_LOCAL_RANK", "0", "OMPI_COMM_WORLD_LOCAL_SIZE", "1"), err: "mpirun started rank 1 of 2: where is rank 0? Set MASTER_ADDR"},
 		"nobody":            {env: nil, err: "no launcher started this process"},
 		"bad port":          {env: with(torch, "MASTER_PORT", "65535"), err: `MASTER_PORT="65535"`},
 	} {
