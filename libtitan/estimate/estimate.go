@@ -76,7 +76,7 @@ func (e *Estimate) Plan(ranks []Memory) {
 	}
 }
 
-// Miss is by how many bytes the fullest pipeline rank misses a GPU of capacity bytes; 0 or less where all fit.
+// Miss is by how many bytes the fullest pipeline rank misses capacity, the bytes of a rank; 0 or less where all fit.
 func (e *Estimate) Miss(capacity int64) (rank int, bytes int64) {
 	for i, r := range e.Ranks {
 		if miss := r.PeakBytes - capacity; i == 0 || miss > bytes {

@@ -56,6 +56,14 @@ type CollectiveTime struct {
 // Shared reports whether the ranks of a node share one device.
 func (m *Machine) Shared() bool { return m.Measured != nil && m.Measured.Shared }
 
+// Share is the memory in bytes of each of world ranks: a GPU's, or an equal part of what those of a node share.
+func (m *Machine) Share(world int) int64 {
+	if !m.Shared() {
+		return m.MemoryBytes
+	}
+	return m.MemoryBytes / int64(max(1, min(world, m.GPUsPerNode)))
+}
+
 // maxRows bounds each list of a Measured.
 const maxRows = 4096
 

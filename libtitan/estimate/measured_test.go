@@ -66,6 +66,13 @@ func TestSharedDevice(t *testing.T) {
 	require.Greater(t, two.Parts.FSDP, 0.0)
 	require.InEpsilon(t, one.StepSeconds, pipe.StepSeconds, 0.1)
 	require.Zero(t, pipe.Bubble)
+
+	require.Equal(t, m.MemoryBytes/2, m.Share(2))
+	f, err := Search(t.Context(), space(t, "debugmodel", "cpu", 4), 1)
+	require.NoError(t, err)
+	require.Equal(t, m.MemoryBytes/4, f.Capacity)
+	m.Measured = nil
+	require.Equal(t, m.MemoryBytes, m.Share(2))
 }
 
 func TestReadMeasuredRefuses(t *testing.T) {

@@ -21,7 +21,7 @@ type Found struct {
 	Misses   []Plan      // without plans, the best-fitting of each mesh, the nearest first
 	Meshes   int         // that are legal
 	Rejected []Rejection // by reason
-	Capacity int64       // bytes a GPU has
+	Capacity int64       // bytes a rank has
 }
 
 // Rejection is a reason for which meshes, or ways to take the batch, are not legal.
@@ -82,7 +82,7 @@ type searcher struct {
 func newSearcher(s *Space) *searcher {
 	w := &searcher{Space: s, clock: newClock(&s.Machine), capacity: s.MemoryBytes, layouts: map[int][]layout{}}
 	if w.capacity == 0 {
-		w.capacity = s.Machine.MemoryBytes
+		w.capacity = s.Machine.Share(s.World)
 	}
 	return w
 }

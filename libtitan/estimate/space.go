@@ -22,7 +22,7 @@ type Space struct {
 	Schedules    []string
 
 	ReshardAfterForward string // of manifest's mesh section
-	MemoryBytes         int64  // a GPU's; 0: what the machine has
+	MemoryBytes         int64  // a rank's; 0: what the machine has
 	Machine             Machine
 }
 

@@ -18,13 +18,16 @@ func planOnly(j *estimate.Job, m *manifest.Manifest) bool {
 	return j.AsyncTP || parallel.Runnable(m) != nil
 }
 
-// tellMiss warns that j does not fit, and of what would help.
-func tellMiss(log *slog.Logger, j *estimate.Job, e *estimate.Estimate, on *estimate.Machine) {
-	rank, miss := e.Miss(on.MemoryBytes)
+// tellMiss warns that j does not fit into ranks of capacity bytes, and of what would help.
+func tellMiss(log *slog.Logger, j *estimate.Job, e *estimate.Estimate, on *estimate.Machine, capacity int64) {
+	rank, miss := e.Miss(capacity)
 	if miss <= 0 {
 		return
 	}
-	help := []string{"more ranks (--dp-shard, --tp, --pp)"}
+	of, help := on.Name, []string{"more ranks (--dp-shard, --tp, --pp)"}
+	if on.Shared() {
+		of, help = holder(on), []string{"a smaller model or --seq-len"}
+	}
 	for _, h := range []struct {
 		helps bool
 		flag  string
@@ -34,7 +37,7 @@ func tellMiss(log *slog.Logger, j *estimate.Job, e *estimate.Estimate, on *estim
 		}
 	}
 	log.Warn(fmt.Sprintf("does not fit: misses the %.2f GiB of %s by %.2f GiB on pp rank %d: give meshplan %s",
-		float64(on.MemoryBytes)/gib, on.Name, float64(miss)/gib, rank, strings.Join(help, ", or ")))
+		float64(capacity)/gib, of, float64(miss)/gib, rank, strings.Join(help, ", or ")))
 }
 
 // estimateVerb predicts a given manifest.
@@ -76,8 +79,9 @@ func estimateVerb() app.Verb {
 				p.Plan(ranks)
 			}
 			fmt.Fprintln(e.Explain, on.As(p.Planned))
-			explainEstimate(e.Explain, p, on.MemoryBytes)
-			tellMiss(e.Log, j, p, &on)
+			capacity := on.Share(m.Mesh.WorldSize)
+			explainEstimate(e.Explain, p, capacity)
+			tellMiss(e.Log, j, p, &on, capacity)
 			m.Estimate = p.Section(j, &on)
 			m.Estimate.PlanOnly = planOnly(j, m)
 			return e.WriteManifest(m)

@@ -50,7 +50,7 @@ func explainSearch(w io.Writer, f *estimate.Found, s *estimate.Space) {
 	if f.Meshes == 1 {
 		meshes = "mesh"
 	}
-	fmt.Fprintf(w, "%s legal %s of %s on %s, %.1f GiB a GPU, %s\n", app.Grouped(int64(f.Meshes)), meshes, manifest.Counted(s.World, "rank"), s.Machine.Name, float64(f.Capacity)/gib, s.Machine.As(false))
+	fmt.Fprintf(w, "%s legal %s of %s on %s, %.1f GiB %s, %s\n", app.Grouped(int64(f.Meshes)), meshes, manifest.Counted(s.World, "rank"), s.Machine.Name, float64(f.Capacity)/gib, holder(&s.Machine), s.Machine.As(false))
 	t := app.Table(w)
 	defer t.Flush()
 	if f.Plans != nil {
@@ -67,6 +67,14 @@ func explainSearch(w io.Writer, f *estimate.Found, s *estimate.Space) {
 	for i, p := range f.Misses {
 		fmt.Fprintf(t, "miss %d\t%s\tby %s bytes\n", i+1, brief(p.Job), app.Grouped(p.Estimate.PeakBytes-f.Capacity))
 	}
+}
+
+// holder is what has the memory of a rank.
+func holder(m *estimate.Machine) string {
+	if m.Shared() {
+		return "a rank that shares the machine's memory"
+	}
+	return "a GPU"
 }
 
 // numParts is how many parts of a loss are told.

@@ -30,7 +30,7 @@ func (h *machine) flags() []cli.Flag {
 		app.GPU(&h.gpu, "a `NAME` from meshplan gpus"),
 		app.Text(&h.hardware, "describe the GPU and its links by `FILE`, as titan-run bench writes it, or a JSON object as meshplan gpus --json prints them", "hardware"),
 		app.Choice(&h.software, estimate.Runtimes(), "whose kernels and steps are timed (default: the hardware's, else torchtitan)", "software"),
-		app.Bytes(&h.memory, "memory of a GPU that the job may take (default: the GPU's)", "memory"),
+		app.Bytes(&h.memory, "memory that the job may take of a GPU, or of a machine whose ranks share it (default: all)", "memory"),
 		app.Count(&h.gpusPerNode, "GPUs of a node (default: the GPU's)", "gpus-per-node"),
 	}
 }

@@ -48,7 +48,7 @@ func search(ctx context.Context, e *app.Env, o *options) error {
 	if err := parallel.TellFloat8(jobs[0], e.Log, e.Explain); err != nil {
 		return err
 	}
-	explainEstimate(e.Explain, found.Plans[0].Estimate, space.Machine.MemoryBytes)
+	explainEstimate(e.Explain, found.Plans[0].Estimate, found.Capacity)
 	if o.format == "manifest" {
 		return e.WriteManifest(jobs[0])
 	}
@@ -218,8 +218,8 @@ func (o *options) none(f *estimate.Found, s *estimate.Space) error {
 		near = append(near, fmt.Sprintf("%s misses by %.2f GiB (%d bytes)", brief(p.Job), float64(miss)/gib, miss))
 	}
 	hint := ""
-	if !o.given("world-size") {
+	if !o.given("world-size") && !s.Machine.Shared() {
 		hint = fmt.Sprintf("; without --world-size it plans for %s: give it, as in --world-size %d", manifest.Counted(s.World, "rank"), 8*s.World)
 	}
-	return exit.No.Errorf("no plan fits the %.2f GiB of a GPU (%d bytes): %s%s", float64(f.Capacity)/gib, f.Capacity, strings.Join(near, "; "), hint)
+	return exit.No.Errorf("no plan fits the %.2f GiB of %s (%d bytes): %s%s", float64(f.Capacity)/gib, holder(&s.Machine), f.Capacity, strings.Join(near, "; "), hint)
 }
