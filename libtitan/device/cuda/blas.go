@@ -127,9 +127,9 @@ func (e *Engine) multiply(p Product, d, a, b, c Ptr) (Work, error) {
 		if have, err = l.plan(p); err != nil {
 			return nil, err
 		}
-		if n := flops(p.M, p.N, p.K); p.In.Size() == 2 && n <= mostFLOPs {
+		if p.competes() {
 			into := func(d Ptr) Work { return l.bind(e.Stream, p, have, d, a, b, c) }
-			if err := e.compete(p.String(), have, competitors, n, p.M*p.N*p.Out.Size(), into); err != nil {
+			if err := e.compete(p.String(), have, flops(p.M, p.N, p.K), p.M*p.N*p.Out.Size(), into); err != nil {
 				return nil, err
 			}
 		}

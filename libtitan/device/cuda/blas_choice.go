@@ -6,20 +6,21 @@ import (
 )
 
 // Products that go by the fastest of the library's algorithms, which are tried in turn; those that fall behind are left out. Its first is
-// up to a quarter slower than another in bfloat16 products of few operations (on an H200 a gradient of 512 channels at 16,384 tokens:
-// 448 TFLOP/s, the best 564), and by a tenth in Float8's fast sums of few terms (llama3-1b's w1: 1,335, and 1,461 by the seventh).
-// Elsewhere what wins on a cool card loses under its power limit: llama3-8b's steps took 1% longer with such winners, in bfloat16 and in
-// Float8. Where bits must be the same in every run the first is taken.
+// up to a quarter slower than another in products of few operations (on an H200 a gradient of 512 channels at 16,384 tokens:
+// 448 TFLOP/s, the best 564), and up to a tenth in those of few terms (llama3-1b's w1 and dx of its w2; in Float8 w1). Elsewhere it is
+// within a few hundredths of the best, and what wins on a cool card loses under its power limit: llama3-8b's steps took 1% longer with such
+// winners, in bfloat16 and in Float8. A head's result takes gigabytes, too many to try it. Where bits must be the same in every run the
+// first is taken.
 const (
-	competitors     = 6
-	fastCompetitors = 8
-	fastTerms       = 2048 // of a fast sum, or fewer
-	fewestFLOPs     = 1e9  // below, nothing is to be won
-	mostFLOPs       = 2e11 // of bfloat16
-	rounds          = 3
-	burst           = 5    // of one algorithm in a round
-	burstFLOPs      = 1e12 // or fewer, but one
-	behind          = 1.05 // times the fastest
+	competitors = 8
+	fewestFLOPs = 1e9  // below, nothing is to be won
+	mostFLOPs   = 2e11 // of bfloat16
+	fewTerms    = 2048
+	mostOfFew   = 1e12 // operations, with few terms
+	rounds      = 3
+	burst       = 5    // of one algorithm in a round
+	burstFLOPs  = 1e12 // or fewer, but one
+	behind      = 1.05 // times the fastest
 )
 
 // contender is an algorithm and how long it has taken.
@@ -28,13 +29,19 @@ type contender struct {
 	ms   float32
 }
 
-// compete gives have the fastest of n algorithms for a product of flops operations, whose result has so many bytes; into is the product
-// by the algorithm that have has by then, written to d: the result's own memory may be in use.
-func (e *Engine) compete(what string, have *product, n int, flops float64, bytes int, into func(d Ptr) Work) error {
+// competes reports whether a product of bfloat16 does.
+func (p Product) competes() bool {
+	n := flops(p.M, p.N, p.K)
+	return p.In.Size() == 2 && (n <= mostFLOPs || p.K <= fewTerms && n <= mostOfFew)
+}
+
+// compete gives have the fastest algorithm for a product of flops operations, whose result has so many bytes; into is the product by
+// the algorithm that have has by then, written to d: the result's own memory may be in use.
+func (e *Engine) compete(what string, have *product, flops float64, bytes int, into func(d Ptr) Work) error {
 	if e.Deterministic || flops < fewestFLOPs {
 		return nil
 	}
-	algos, err := e.blas.choices(what, have, n)
+	algos, err := e.blas.choices(what, have, competitors)
 	if err != nil || len(algos) == 1 {
 		return err
 	}

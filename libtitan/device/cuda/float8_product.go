@@ -51,9 +51,9 @@ func (e *Engine) Float8Product(p Float8Product, c, a, aInverse, b, bInverse Ptr)
 		if have, err = l.planFloat8(p); err != nil {
 			return nil, err
 		}
-		if p.Fast && p.K <= fastTerms {
+		if p.Fast && p.K <= fewTerms {
 			into := func(d Ptr) Work { return l.bindFloat8(e.Stream, p, have, d, a, aInverse, b, bInverse, c) }
-			if err := e.compete(p.String(), have, fastCompetitors, flops(p.M, p.N, p.K), p.M*p.N*p.Out.Size(), into); err != nil {
+			if err := e.compete(p.String(), have, flops(p.M, p.N, p.K), p.M*p.N*p.Out.Size(), into); err != nil {
 				return nil, err
 			}
 		}

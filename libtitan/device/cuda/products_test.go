@@ -72,6 +72,7 @@ func TestCompetingProducts(t *testing.T) {
 		{M: 2048, N: 512, K: 1024, TransB: true, In: dtype.BFloat16, Out: dtype.BFloat16},
 		{M: 2048, N: 1024, K: 512, In: dtype.BFloat16, Out: dtype.BFloat16, Add: true},
 		{M: 512, N: 1024, K: 2048, TransA: true, In: dtype.BFloat16, Out: dtype.Float32, Add: true},
+		{M: 8192, N: 8192, K: fewTerms, TransB: true, In: dtype.BFloat16, Out: dtype.BFloat16}, // more operations, few terms
 	} {
 		t.Run(p.String(), func(t *testing.T) {
 			e := gpu(t)
