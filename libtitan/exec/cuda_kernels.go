@@ -127,7 +127,11 @@ func gpuRopeTable(c gpuCall) (cuda.Work, error) {
 
 func gpuRope(c gpuCall) (cuda.Work, error) {
 	x := c.in[0]
-	return c.e.Rope(x.DType, c.out[0].columns(), x.p, c.in[1].p, c.in[2].p, x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3], c.attr.(op.RopeAttr).Inverse)
+	var largest cuda.Ptr
+	if len(c.out) > 1 { // plan.LargestWhereMade
+		largest = c.out[1].p
+	}
+	return c.e.RopeLargest(x.DType, c.out[0].columns(), largest, x.p, c.in[1].p, c.in[2].p, x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3], c.attr.(op.RopeAttr).Inverse)
 }
 
 // gpuAttnShape is attention of consecutive queries over whole sequences of keys.

@@ -120,11 +120,15 @@ func (m *replay) step(s *plan.Step) {
 	case plan.Accumulate:
 		m.put(s, 0, in[0])
 	default:
-		for k, terms := range made(s.Node, in) {
+		results := made(s.Node, in)
+		for k, terms := range results {
 			m.put(s, k, terms)
 		}
-		if last := s.Out[len(s.Out)-1]; last.Class == plan.Rows {
+		switch last := s.Out[len(s.Out)-1]; {
+		case last.Class == plan.Rows:
 			m.write(last, []string{"rows"})
+		case len(s.Out) > len(results): // plan.LargestWhereMade
+			m.write(last, []string{term(fmt.Sprint("amax", op.AmaxAttr{}), 0, results)})
 		}
 	}
 	if s.Scratch != nil {
@@ -198,20 +202,25 @@ func made(n *graph.Node, in [][]string) (out [][]string) {
 		in, more = in[:2], in[2:]
 	}
 	what := fmt.Sprintf("%p", n)
-	if n.Op.Name == "einsum" { // a joined one has a node of its own
-		what = fmt.Sprint(n.Attr)
+	if n.Op.Name == "einsum" || n.Op.Name == "amax" { // a joined one has a node of its own, and what is told of a result none
+		what = fmt.Sprint(n.Op.Name, n.Attr)
 	}
 	if !slices.ContainsFunc(in, func(terms []string) bool { return len(terms) != 1 || !strings.HasPrefix(terms[0], "params ") }) {
 		what = fmt.Sprint(n.Op.Name, n.Attr)
 	}
 	for k := range n.Results {
-		term := fmt.Sprintf("%x", sha256.Sum256(fmt.Append(nil, what, k, in)))[:12]
+		result := term(what, k, in)
 		if n.Op.Name == "cast" && len(in[0]) == 1 && strings.HasPrefix(in[0][0], "params ") {
-			term = "cast(" + in[0][0] + ")"
+			result = "cast(" + in[0][0] + ")"
 		}
-		out = append(out, sumOf(append([][]string{{term}}, more...)...))
+		out = append(out, sumOf(append([][]string{{result}}, more...)...))
 	}
 	return out
+}
+
+// term stands for result k of what is done with in.
+func term(what string, k int, in [][]string) string {
+	return fmt.Sprintf("%x", sha256.Sum256(fmt.Append(nil, what, k, in)))[:12]
 }
 
 // calculated is what a fused program makes; what it adds is a sum, as adds' are.

@@ -2,8 +2,8 @@ package plan
 
 // ForGPU arranges p as a GPU runs it: copies of parameters are kept from step to step, sums are made by the products before
 // them, gradients are as narrow as their products, the embedding's has the rows of the step's tokens, products of layers that read
-// one input are one, FSDP's moves run beside the work, its gathers in windows, its reductions into gradients, and gradients share
-// the arena.
+// one input are one, largest magnitudes are found where values are made, FSDP's moves run beside the work, its gathers in windows,
+// its reductions into gradients, and gradients share the arena.
 func (p *Program) ForGPU() {
 	p.Rearrange()
 	p.ReduceIntoGrads()
@@ -24,6 +24,7 @@ func (p *Program) Rearrange() {
 	p.NarrowGrads()
 	p.GradsByRows()
 	p.JoinProducts()
+	p.LargestWhereMade()
 	p.Overlap()
 }
 

@@ -99,6 +99,14 @@ func TestGPUGradientsByRows(t *testing.T) {
 	}
 }
 
+// A step whose kernels tell the largest magnitudes of what they make has the bits of one that finds them later.
+func TestGPULargestWhereMade(t *testing.T) {
+	needGPU(t)
+	m := computingIn(t, "tensorwise", numbers(t))
+	copies, told, place := (*plan.Program).KeepCopies, (*plan.Program).LargestWhereMade, (*plan.Program).PlaceGrads
+	require.Equal(t, gradients(t, m, copies, place), gradients(t, m, copies, told, place))
+}
+
 const embedding = "tok_embeddings.weight"
 
 // norms are the losses and norms of m's first five steps.

@@ -74,6 +74,11 @@ template <class S, class F> __device__ inline S block_reduce(S s, F f) {
 
 // Magnitudes are compared by their bits: a NaN has more than infinity.
 __device__ inline u32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+template <int N> __device__ inline u32 largest_of(const float (&f)[N], u32 top) {
+#pragma unroll
+  for (int k = 0; k < N; k++) top = max(top, magnitude(f[k]));
+  return top;
+}
 
 // *out = the largest of what the threads of all blocks have. state is two words of zeros, which it leaves so: the largest of the
 // blocks that are done, and how many those are.

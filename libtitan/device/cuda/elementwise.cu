@@ -70,20 +70,42 @@ template <class T, int N> __global__ void swiglu_backward(const T* dy, const T* 
 }
 
 // Turns pairs (x[2i], x[2i+1]) of each head by the angle of their position: x is [batch, seq, heads, dim], cos and sin
-// float [seq, dim/2]. sign -1 turns back. In y there is a gap between positions. N divides dim.
+// float [seq, dim/2]. sign -1 turns back. In y there is a gap between positions. N divides dim. f is the N elements from i on, before
+// they are rounded.
 template <class T, int N>
-__global__ void rope(const T* x, const float* __restrict__ cos, const float* __restrict__ sin, T* y, i64 gap, i64 n, i64 seq, i64 heads, i64 dim, float sign) {
-  u32 i = (blockIdx.x * blockDim.x + threadIdx.x) * N;  // n fits in 32 bits
-  if (i >= n) return;
-  u32 d = dim, row = i / d, token = row / (u32)heads, position = token % (u32)seq;
-  i64 t = (i64)position * (d / 2) + (i - row * d) / 2;
-  float f[N], c[N / 2], s[N / 2];
+__device__ inline void turn(float (&f)[N], u32 i, const T* x, const float* cos, const float* sin, T* y, i64 gap, u32 seq, u32 heads, u32 dim, float sign) {
+  u32 row = i / dim, token = row / heads, position = token % seq;
+  i64 t = (i64)position * (dim / 2) + (i - row * dim) / 2;
+  float c[N / 2], s[N / 2];
   load(f, x + i), load(c, cos + t), load(s, sin + t);
 #pragma unroll
   for (int k = 0; k < N / 2; k++) {
     float re = f[2 * k], im = f[2 * k + 1], sn = sign * s[k];
-    f[2 * k] = re * c[k] - im * sn;
-    f[2 * k + 1] = re * sn + im * c[k];
+    f[2 * k] = fmaf(re, c[k], -im * sn);  // said so that all kernels round alike
+    f[2 * k + 1] = fmaf(re, sn, im * c[k]);
   }
   store(y + i + token * gap, f);
+}
+
+// n fits in 32 bits.
+template <class T, int N>
+__global__ void rope(const T* x, const float* __restrict__ cos, const float* __restrict__ sin, T* y, i64 gap, i64 n, i64 seq, i64 heads, i64 dim, float sign) {
+  u32 i = (blockIdx.x * blockDim.x + threadIdx.x) * N;
+  if (i >= n) return;
+  float f[N];
+  turn(f, i, x, cos, sin, y, gap, seq, heads, dim, sign);
+}
+
+// rope, and out = the largest magnitude of y. Blocks go on to other elements, so that few have to be joined. state is largest_of_grid's.
+template <class T, int N>
+__global__ void __launch_bounds__(256) rope_largest(const T* x, const float* __restrict__ cos, const float* __restrict__ sin, T* y, i64 gap, i64 n, i64 seq, i64 heads, i64 dim, float sign, float* out, u32* state) {
+  u32 top = 0;
+  for (i64 i = (blockIdx.x * (i64)blockDim.x + threadIdx.x) * N; i < n; i += gridDim.x * (i64)blockDim.x * N) {
+    float f[N];
+    turn(f, i, x, cos, sin, y, gap, seq, heads, dim, sign);
+    top = largest_of(f, top);
+  }
+  T rounded;  // as the largest of y is, since no two magnitudes change places
+  put(&rounded, __uint_as_float(top));
+  largest_of_grid(magnitude(widen(rounded)), out, state);
 }

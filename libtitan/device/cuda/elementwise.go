@@ -75,6 +75,11 @@ func (e *Engine) SwiGLUBackward(t dtype.DType, da, db, dy, a, b Ptr, n int) (Wor
 // cos and sin are float32 [seq, dim/2]. inverse turns the other way, which is the backward. A row of y is a position's heads; y may
 // be x if it is dense.
 func (e *Engine) Rope(t dtype.DType, y Columns, x, cos, sin Ptr, batch, seq, heads, dim int, inverse bool) (Work, error) {
+	return e.RopeLargest(t, y, 0, x, cos, sin, batch, seq, heads, dim, inverse)
+}
+
+// RopeLargest is Rope that writes the largest magnitude of y, as Amax has it, to largest too, unless that is 0.
+func (e *Engine) RopeLargest(t dtype.DType, y Columns, largest, x, cos, sin Ptr, batch, seq, heads, dim int, inverse bool) (Work, error) {
 	lanes := 16 / t.Size()
 	if dim%lanes != 0 {
 		lanes = 2
@@ -86,5 +91,18 @@ func (e *Engine) Rope(t dtype.DType, y Columns, x, cos, sin Ptr, batch, seq, hea
 	if n > math.MaxUint32-lanes*maxThreads {
 		return nil, fmt.Errorf("cuda: rope on %d elements: at most 2^32", n)
 	}
-	return e.bind(flatKernel("rope", t, lanes), grid{x: blocksOf(n/lanes, maxThreads), threads: maxThreads}, pack(x, cos, sin, y.P, y.gap(heads*dim), n, seq, heads, dim, sign))
+	g, params := grid{x: blocksOf(n/lanes, maxThreads), threads: maxThreads}, []any{x, cos, sin, y.P, y.gap(heads * dim), n, seq, heads, dim, sign}
+	if largest == 0 {
+		return e.bind(flatKernel("rope", t, lanes), g, pack(params...))
+	}
+	state, err := e.zeros()
+	if err != nil {
+		return nil, err
+	}
+	g.x = max(1, min(g.x, blocksPerSM*e.SMs))
+	name := flatKernel("rope_largest", t, lanes)
+	if err := e.need(source{"elementwise.cu", elementwiseSource, []string{name}}); err != nil {
+		return nil, err
+	}
+	return e.bind(name, g, pack(append(params, largest, state)...))
 }

@@ -30,12 +30,6 @@ template <class Q> __device__ inline float scale_for(float amax, int power2) {
   return power2 && s > 0 ? __uint_as_float(__float_as_uint(s) & 0xff800000u) : s;
 }
 
-template <int N> __device__ inline u32 largest_of(const float (&f)[N], u32 top) {
-#pragma unroll
-  for (int k = 0; k < N; k++) top = max(top, magnitude(f[k]));
-  return top;
-}
-
 // out = the largest magnitude of n elements, N at once, from the last to the first: what was written last is still in the cache, and
 // what is read last will be for the cast. state is largest_of_grid's.
 template <class T, int N> __global__ void __launch_bounds__(256) amax_tensor(const T* __restrict__ x, float* out, i64 n, u32* state) {

@@ -114,6 +114,38 @@ func TestRope(t *testing.T) {
 	}
 }
 
+// The largest magnitude that is told has the bits of one that is found later, what is turned those of what is turned alone, densely or into
+// columns; also of more elements than blocks have at once, of none, and of infinities and NaNs.
+func TestRopeLargest(t *testing.T) {
+	for _, c := range []struct{ b, s, n, h int }{{2, 5, 3, 16}, {1, 70, 4, 128}, {1, 3, 2, 6}, {1, 2300, 32, 128}} {
+		each(t, fmt.Sprint(c), func(t *testing.T, kind dtype.DType) {
+			e := gpu(t)
+			rows, width := c.b*c.s, c.n*c.h
+			cos, sin := random(t, e, dtype.Float32, 4, c.s*c.h/2), random(t, e, dtype.Float32, 5, c.s*c.h/2)
+			for _, odd := range []bool{false, true} {
+				x := put(t, e, kind, uneven(kind, rows*width, odd))
+				want, y, into := blank(t, e, kind, rows*width), blank(t, e, kind, rows*width), newColumns(t, e, kind, rows, width)
+				found, told := blank(t, e, dtype.Float32, 1), blank(t, e, dtype.Float32, 1)
+				does(t)(e.Rope(kind, Columns{P: want.p}, x.p, cos.p, sin.p, c.b, c.s, c.n, c.h, true))
+				does(t)(e.Amax(kind, found.p, want.p, rows, width, PerTensor))
+				for _, to := range []Columns{{P: y.p}, into.at(), {P: x.p}} {
+					require.NoError(t, e.Stream.Set(told.p, 0xff, 4))
+					does(t)(e.RopeLargest(kind, to, told.p, x.p, cos.p, sin.p, c.b, c.s, c.n, c.h, true))
+					require.Equal(t, e.bytes(t, found.p, 4), e.bytes(t, told.p, 4))
+				}
+				bits := e.bytes(t, want.p, rows*width*kind.Size())
+				require.Equal(t, bits, e.bytes(t, y.p, len(bits)))
+				require.Equal(t, bits, e.bytes(t, x.p, len(bits)), "in place")
+				if !odd { // a NaN is not equal to itself
+					into.requireSame(y, "rope")
+				}
+				does(t)(e.RopeLargest(kind, Columns{P: y.p}, told.p, x.p, cos.p, sin.p, 0, c.s, c.n, c.h, true))
+				require.Equal(t, []float64{0}, told.get(), "of nothing")
+			}
+		})
+	}
+}
+
 func TestEmbedding(t *testing.T) {
 	for _, c := range []struct{ tokens, vocab, dim int }{{7, 5, 16}, {3000, 40, 256}, {1500, 1000, 1028}, {90, 11, 33}} {
 		each(t, fmt.Sprint(c), func(t *testing.T, kind dtype.DType) {

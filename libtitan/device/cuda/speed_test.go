@@ -104,6 +104,14 @@ func BenchmarkMemory(b *testing.B) {
 			return e.Rope(bf, Columns{P: noise(b, e, bf, T*D)}, noise(b, e, bf, T*D), noise(b, e, f32, T*64), noise(b, e, f32, T*64), 1, T, 32, 128, false)
 		}
 	})
+	for _, heads := range []int{32, 8} {
+		n := T * heads * 128
+		run(fmt.Sprintf("RopeLargest/%d", heads), float64(4*n), 4, func(b *testing.B) func() (Work, error) {
+			return func() (Work, error) {
+				return e.RopeLargest(bf, Columns{P: noise(b, e, bf, n)}, noise(b, e, f32, 1), noise(b, e, bf, n), noise(b, e, f32, T*64), noise(b, e, f32, T*64), 1, T, heads, 128, true)
+			}
+		})
+	}
 	run("Add", 6*T*D, 4, func(b *testing.B) func() (Work, error) {
 		return func() (Work, error) {
 			return e.Add(bf, noise(b, e, bf, T*D), T*D, noise(b, e, bf, T*D), noise(b, e, bf, T*D))
