@@ -99,7 +99,7 @@ func (e *Engine) RopeLargest(t dtype.DType, y Columns, largest, x, cos, sin Ptr,
 	if err != nil {
 		return nil, err
 	}
-	g.x = max(1, min(g.x, blocksPerSM*e.SMs))
+	g.x = max(1, min(g.x, blocksPerSM/2*e.SMs)) // fewer have to be joined: 39.9 us of llama3-8b's queries for 41.3, 15.4 of its keys for 17.1
 	name := flatKernel("rope_largest", t, lanes)
 	if err := e.need(source{"elementwise.cu", elementwiseSource, []string{name}}); err != nil {
 		return nil, err
