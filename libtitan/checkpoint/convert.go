@@ -5,6 +5,7 @@ import (
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
 )
 
@@ -43,7 +44,7 @@ func (v *view) convert(ctx context.Context, out string, o *ConvertOptions) error
 	}
 	if o.DType != dtype.Invalid {
 		n, bytes := v.castFloats(o.DType)
-		o.note("cast: %d tensors, %d bytes, to %s", n, bytes, o.DType)
+		o.note("cast: %s, %d bytes, to %s", manifest.Counted(n, "tensor"), bytes, o.DType)
 	}
 	if o.To == HuggingFace {
 		config, err := v.hfConfig(model)

@@ -119,7 +119,7 @@ func namings(a, b Source) error {
 	if !slices.ContainsFunc(named.Items(), theirs) || slices.ContainsFunc(plain.Items(), theirs) {
 		return nil
 	}
-	return exit.No.Errorf("%s has Hugging Face's names and order of rows, %s has not: compare what ckpt-shard convert %s OUT --to dcp writes", named.Name(), plain.Name(), named.Name())
+	return exit.No.Errorf("%s has Hugging Face's names and order of rows, %s has not: compare what ckpt-shard convert %s OUT --to dcp writes", named.Name(), plain.Name(), shellWord(named.Name()))
 }
 
 // strangers is the error of two checkpoints without a name in common: they are not of one model, or not of one naming.

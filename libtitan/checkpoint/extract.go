@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
 )
 
 // Part says which items of a checkpoint are taken: those that pass every condition.
@@ -25,7 +26,7 @@ func Extract(ctx context.Context, in, out string, p Part, o MoveOptions) error {
 	defer v.Close()
 	all := len(v.moves)
 	v.keep(func(m *move) bool { return p.has(m.to) })
-	o.note("%d of %d items are taken", len(v.moves), all)
+	o.note("%d of %s taken", len(v.moves), manifest.Counted(all, "item"))
 	return v.write(ctx, target{path: out, format: v.Format()}, &o)
 }
 

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +15,7 @@ import (
 
 	"titan/libtitan/dtype"
 	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
 	"titan/libtitan/model/llama3"
 )
 
@@ -30,11 +32,13 @@ func theirs(it Item) bool {
 	return ok && strings.TrimPrefix(it.FQN, "model.") != fqn
 }
 
-// noteTheirs says that a model of Hugging Face's form keeps that.
-func (v *view) noteTheirs(o *MoveOptions) {
-	if v.namedByHF() && !o.KeepNames {
-		o.note("Hugging Face's names and order of rows are kept: ckpt-shard convert %s OUT --to dcp gives it ours", v.Name())
+// writeNoting writes the view, and then says that a model of Hugging Face's form keeps that.
+func (v *view) writeNoting(ctx context.Context, t target, o *MoveOptions) error {
+	err := v.write(ctx, t, o)
+	if err == nil && v.namedByHF() && !o.KeepNames {
+		o.note("Hugging Face's names and order of rows are kept: ckpt-shard convert %s OUT --to dcp gives it ours", shellWord(v.Name()))
 	}
+	return err
 }
 
 // toHuggingFace gives the model's tensors Hugging Face's names and order of rows, and leaves the rest out. config may be
@@ -43,7 +47,7 @@ func (v *view) toHuggingFace(config *llama3.Config, o *MoveOptions) (llama3.Conf
 	all := len(v.moves)
 	v.keep(func(m *move) bool { return ofModel(m.to) && m.to.Kind == KindTensor })
 	if n := all - len(v.moves); n > 0 {
-		o.note("%d items of the optimizer and the trainer are left out", n)
+		o.note("%s of the optimizer and the trainer left out", manifest.Counted(n, "item"))
 	}
 	c, err := v.fit(config, fromOurs, o)
 	if err != nil {
@@ -112,7 +116,7 @@ func (v *view) fit(config *llama3.Config, ours func(string) (string, bool), o *M
 		shapes[fqn], from[fqn] = m.to.Shape, m
 	}
 	if len(unknown) > 0 {
-		return llama3.Config{}, v.errorf("%d tensors have names of no Llama: %s", len(unknown), first(3, unknown))
+		return llama3.Config{}, v.errorf("%s of no Llama: %s", manifest.Counted(len(unknown), "name"), first(3, unknown))
 	}
 	c, err := v.dimensions(config, shapes, o)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"titan/libtitan/exit"
 )
@@ -78,7 +79,7 @@ func readString(path string, size int64) (string, error) {
 func noMetadata(dir string) error {
 	entries, err := os.ReadDir(dir)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return notThere(dir)
 	case err != nil:
 		return err

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"strings"
 
@@ -50,7 +51,7 @@ func (v *view) sameModel(said, want llama3.Config) error {
 	if why == nil {
 		return nil
 	}
-	return v.errorf("its config.json is of another model: %s: plan this one with meshplan --model %s/config.json", strings.Join(why, "; "), v.Name())
+	return v.errorf("its config.json is of another model: %s: plan this one with meshplan --model %s", strings.Join(why, "; "), shellWord(filepath.Join(v.Name(), configFile)))
 }
 
 // plain is a field's value for an error.

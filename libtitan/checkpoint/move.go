@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"titan/libtitan/exit"
+	"titan/libtitan/manifest"
 )
 
 // MoveOptions are those of every verb that writes a checkpoint from another.
@@ -33,7 +34,7 @@ func openView(path string, o *MoveOptions) (*view, error) {
 	v := newView(src)
 	if !o.KeepNames {
 		if n := v.rename(unwrapped); n > 0 {
-			o.note("%d names lose their wrapper parts (_orig_mod, _checkpoint_wrapped_module, module): --keep-names keeps them", n)
+			o.note("%s without wrapper parts (_orig_mod, _checkpoint_wrapped_module, module): --keep-names keeps them", manifest.Counted(n, "name"))
 		}
 	}
 	return v, nil
@@ -134,7 +135,7 @@ func (v *view) dropObjects(o *MoveOptions) {
 		}
 	}
 	if len(names) > 0 {
-		o.note("%d Python objects are left out, a safetensors file holds tensors alone: %s", len(names), first(3, names))
+		o.note("%s left out, a safetensors file holds tensors alone: %s", manifest.Counted(len(names), "Python object"), first(3, names))
 	}
 }
 

@@ -1,9 +1,24 @@
 package checkpoint
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
+
+// plainWord is what a shell takes as one word, unquoted.
+var plainWord = regexp.MustCompile(`^[\w@%+=:,./][\w@%+=:,./-]*$`)
+
+// shellWord is a path as it stands in a command for a shell.
+func shellWord(path string) string {
+	if plainWord.MatchString(path) {
+		return path
+	}
+	if strings.HasPrefix(path, "-") {
+		path = "./" + path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+}
 
 // wrapper reports whether a part of a name comes from torch.compile, activation checkpointing or DDP.
 func wrapper(part string) bool {

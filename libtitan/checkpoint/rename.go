@@ -12,17 +12,19 @@ import (
 	"titan/libtitan/manifest"
 )
 
-// Respell writes a checkpoint again, in its format and layout, with its parameters' names in another spelling.
+// Respell writes a checkpoint again, in its format and layout, with its parameters' names in another spelling. Those of
+// Hugging Face's form stay.
 func Respell(ctx context.Context, in, out string, to Spelling, o MoveOptions) error {
 	v, err := openView(in, &o)
 	if err != nil {
 		return err
 	}
 	defer v.Close()
-	n := v.rename(func(fqn string) string { return respell(fqn, to) })
-	o.note("%d names are spelt anew", n)
-	v.noteTheirs(&o)
-	return v.write(ctx, target{path: out, format: v.Format()}, &o)
+	if !v.namedByHF() { // their lm_head.weight has a name of ours, but is read beside their others alone
+		n := v.rename(func(fqn string) string { return respell(fqn, to) })
+		o.note("%s spelt anew", manifest.Counted(n, "name"))
+	}
+	return v.writeNoting(ctx, target{path: out, format: v.Format()}, &o)
 }
 
 // Rename writes a checkpoint again, in its format and layout, with other names: of whole items, or of parameters, whose
@@ -38,7 +40,7 @@ func Rename(ctx context.Context, in, out string, names map[string]string, o Move
 	if err := unused(v, names, used); err != nil {
 		return err
 	}
-	o.note("%d items have new names", n)
+	o.note("%s renamed", manifest.Counted(n, "item"))
 	return v.write(ctx, target{path: out, format: v.Format()}, &o)
 }
 

@@ -9,6 +9,5 @@ func Reshard(ctx context.Context, in, out string, layout *Layout, o MoveOptions)
 		return err
 	}
 	defer v.Close()
-	v.noteTheirs(&o)
-	return v.write(ctx, target{path: out, format: DCP, layout: layout}, &o)
+	return v.writeNoting(ctx, target{path: out, format: DCP, layout: layout}, &o)
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"titan/libtitan/exit"
 )
@@ -44,7 +45,11 @@ const (
 func OpenSource(path string) (Source, error) {
 	info, err := os.Stat(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case path == "":
+		return nil, exit.Usage.Errorf("checkpoint %q: %s", path, wanted)
+	case path == "-":
+		return nil, exit.Usage.Errorf("checkpoint %q: %s, not a stream (./- if it is called so)", path, wanted)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return nil, notThere(path)
 	case err != nil:
 		return nil, err
@@ -61,9 +66,12 @@ func OpenSource(path string) (Source, error) {
 	return r, nil
 }
 
+// wanted is what a checkpoint looks like.
+const wanted = "want a DCP folder (it has a .metadata), a safetensors file or a folder of them, or a file by torch.save"
+
 // notThere says what a checkpoint looks like where path is none.
 func notThere(path string) error {
-	return exit.Input.Errorf("checkpoint %s: no such file or folder: want a DCP folder (it has a .metadata), a safetensors file or a folder of them, or a file by torch.save", path)
+	return exit.Input.Errorf("checkpoint %s: no such file or folder: %s", path, wanted)
 }
 
 // openFile opens a single file by its first bytes.
@@ -88,7 +96,7 @@ func openFile(path string) (Source, error) {
 func isDCP(dir string) bool {
 	ranks, _ := filepath.Glob(filepath.Join(globEscape(dir), "__*.metadata"))
 	_, err := os.Stat(filepath.Join(dir, ".metadata"))
-	return err == nil || len(ranks) > 0
+	return dir != "" && dir != "-" && (err == nil || len(ranks) > 0)
 }
 
 // errNoObjects is the answer of a format that holds tensors alone.

@@ -21,6 +21,11 @@ func (m *Manifest) checkSaving(p *problems) {
 	if c == nil {
 		return
 	}
+	for _, f := range []struct{ field, path string }{{"folder", c.Folder}, {"initial_load_path", c.InitialLoadPath}} {
+		if f.path == "-" {
+			p.add("checkpoint.%s is -: a folder is wanted, which is no stream (./- if it is called so)", f.field)
+		}
+	}
 	if c.KeepLatestK == 1 {
 		p.add("checkpoint.keep_latest_k is 1: the one checkpoint would be the one that is being replaced: keep at least 2, or 0 for all")
 	}

@@ -146,6 +146,8 @@ func TestValidateRefuses(t *testing.T) {
 		{"optimizer in HF", []string{"checkpoint.last_save_in_hf=true"}, "checkpoint.last_save_in_hf needs checkpoint.last_save_model_only: Hugging Face's form has no place for an optimizer"},
 		{"export of all", []string{"checkpoint.export_dtype=bfloat16"}, "checkpoint.export_dtype has no meaning without checkpoint.last_save_model_only: a state to go on from keeps its dtypes"},
 		{"HF of nothing", []string{"checkpoint.initial_load_in_hf=true"}, "checkpoint.initial_load_in_hf has no meaning without checkpoint.initial_load_path"},
+		{"folder is a stream", []string{"checkpoint.folder=-"}, "checkpoint.folder is -: a folder is wanted, which is no stream (./- if it is called so)"},
+		{"weights are a stream", []string{"checkpoint.initial_load_path=-"}, "checkpoint.initial_load_path is -: a folder is wanted, which is no stream (./- if it is called so)"},
 		{"model excluded", []string{"checkpoint.exclude_from_loading=model"}, `checkpoint.exclude_from_loading: "model" is not among optimizer, lr_scheduler, dataloader, train_state`},
 		{"optimizer excluded alone", []string{"checkpoint.exclude_from_loading=optimizer"},
 			"checkpoint.exclude_from_loading: optimizer without lr_scheduler: fresh moments need the warm-up again, so exclude both"},

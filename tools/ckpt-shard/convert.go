@@ -16,7 +16,7 @@ func convertVerb() app.Verb {
 	return app.Verb{
 		Name: "convert", Args: "IN OUT",
 		Usage:   "write a checkpoint in another format: dcp, safetensors, hf (Hugging Face's names) or torch (a .pt)",
-		Example: "ckpt-shard convert ckpt/step-10 exported --to hf --dtype bf16",
+		Example: "ckpt-shard convert small/step-10 exported --to hf --dtype bf16",
 		Flags: append(append(by.flags(), moveFlags(&o.MoveOptions)...),
 			app.Named(&to, []string{"dcp", "safetensors", "hf", "torch"}, "`FORMAT` to write: dcp, safetensors, hf, torch", "to"),
 			app.Text(&dtype, "cast the model's floating tensors to `TYPE`, to nearest even", "dtype"),

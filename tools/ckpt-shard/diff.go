@@ -67,8 +67,8 @@ func tellDifferences(e *app.Env, found []checkpoint.Difference, compared int) er
 		many = many && d.DTypes == types
 	}
 	if many {
-		_, err := fmt.Fprintf(e.Out, "%s in %d of %s, all else equal; values are not compared across dtypes: cast one first with ckpt-shard convert --dtype\n",
-			found[0].Why, len(found), manifest.Counted(compared, "item"))
+		_, err := fmt.Fprintf(e.Out, "%s in %d of %s, all else equal; values are not compared across dtypes: cast one first with ckpt-shard convert IN OUT --to dcp --dtype %s\n",
+			found[0].Why, len(found), manifest.Counted(compared, "item"), types[1])
 		return err
 	}
 	for _, d := range found {

@@ -15,7 +15,7 @@ func editVerb() app.Verb {
 	return app.Verb{
 		Name: "edit", Args: "DIR|FILE FQN",
 		Usage:   "change elements of a tensor where it lies, to poison a run or to mend one",
-		Example: "ckpt-shard edit ckpt/step-10 norm.weight --set 3=1.5",
+		Example: "ckpt-shard edit small/step-10 norm.weight --set 3=1.5",
 		Flags: append(limits(&o),
 			app.Texts(&sets, "`INDEX=VALUE`: 3,0=nan, or =1.5 for a scalar; may be given again", "set")),
 		Run: func(ctx context.Context, e *app.Env) error {

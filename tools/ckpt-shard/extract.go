@@ -16,7 +16,7 @@ func extractVerb() app.Verb {
 	return app.Verb{
 		Name: "extract", Args: "IN OUT",
 		Usage:   "write part of a checkpoint: names that a pattern fits, a pipeline stage, the model without its optimizer",
-		Example: "ckpt-shard extract ckpt/step-10 model --only model",
+		Example: "ckpt-shard extract small/step-10 model --only model",
 		Flags: append(moveFlags(&o),
 			app.Text(&part.Glob, "take the names that the `PATTERN` fits", "fqn", "glob"),
 			app.Text(&stage, "take the modules of stage `K` of the manifest", "stage"),

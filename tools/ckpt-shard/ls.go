@@ -18,7 +18,7 @@ func lsVerb() app.Verb {
 	return app.Verb{
 		Name: "ls", Args: "DIR|FILE",
 		Usage:   "list the items: name, dtype or kind, shape, chunks, bytes, hash",
-		Example: "ckpt-shard ls ckpt/step-10 --glob 'layers.0.*' --hash",
+		Example: "ckpt-shard ls small/step-10 --glob 'layers.0.*' --hash",
 		Flags: append(limits(&o.ReadOptions),
 			app.Switch(&asJSON, "print one JSON object, {\"items\": [...]}", "json"),
 			app.Switch(&o.Hash, "add the SHA-256 of each whole tensor, the same in every layout", "hash"),

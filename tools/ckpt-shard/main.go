@@ -9,8 +9,8 @@ import (
 )
 
 const example = `seq 1 4000 > numbers.txt
-meshplan --model tiny-259 --steps 10 | seedinit --out seed | titan-run --data numbers.txt --checkpoint-dir ckpt > trained.json
-ckpt-shard ls ckpt/step-10 --hash`
+meshplan --model tiny-259 --steps 10 | seedinit --out seed | titan-run --data numbers.txt --checkpoint-dir small > small.json
+ckpt-shard ls small/step-10 --hash`
 
 func main() { app.Main(tool()) }
 

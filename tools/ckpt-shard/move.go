@@ -30,7 +30,10 @@ func moveFlags(o *checkpoint.MoveOptions) []cli.Flag {
 
 // moving runs a verb's move to OUT and tells how far it is and what it wrote.
 func moving(e *app.Env, name string, o *checkpoint.MoveOptions, move func() error) error {
-	if e.Args[1] == "-" {
+	switch e.Args[1] {
+	case "":
+		return exit.Usage.Errorf("OUT is empty: name a folder or a file")
+	case "-":
 		return exit.Usage.Errorf("OUT is -: a checkpoint is no stream: name a folder or a file (./- if it is called so)")
 	}
 	var bar *app.Bar
@@ -81,7 +84,7 @@ type layoutFlags struct {
 
 func (f *layoutFlags) flags() []cli.Flag {
 	return []cli.Flag{
-		app.Count(&f.world, "cut every tensor by rows over `N` ranks", "world-size", "ranks", "n"),
+		app.AtLeast(&f.world, 1, "cut every tensor by rows over `N` ranks", "world-size", "ranks", "n"),
 		app.Text(&f.manifest, "cut by the mesh and stages of a manifest `FILE`", "manifest", "m"),
 		app.Text(&f.layout, "cut by `DEGREES` such as dp_shard=4,tp=2; they override the manifest's", "layout"),
 	}

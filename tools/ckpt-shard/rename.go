@@ -14,7 +14,7 @@ func renameVerb() app.Verb {
 	return app.Verb{
 		Name: "rename", Args: "IN OUT",
 		Usage:   "write a checkpoint with other names: of a map, or in another spelling of torchtitan's",
-		Example: "ckpt-shard rename ckpt/step-10 for-head --to torchtitan-head",
+		Example: "ckpt-shard rename small/step-10 for-head --to torchtitan-head",
 		Flags: append(moveFlags(&o),
 			app.Text(&mapPath, "a `FILE` of names: a JSON object {old: new}, or a line OLD NEW for each", "map"),
 			app.Named(&to, []string{"titan", "torchtitan-0.2", "torchtitan-head"}, "spell the names as `WHO` does: titan, torchtitan-0.2, torchtitan-head", "to")),

@@ -14,7 +14,7 @@ func reshardVerb() app.Verb {
 	return app.Verb{
 		Name: "reshard", Args: "IN OUT",
 		Usage:   "write a checkpoint of any format as a DCP folder for another number of ranks or another mesh",
-		Example: "ckpt-shard reshard ckpt/step-10 eight --world-size 8 && ckpt-shard diff ckpt/step-10 eight",
+		Example: "ckpt-shard reshard small/step-10 eight --world-size 8 && ckpt-shard diff small/step-10 eight",
 		Flags: append(append(by.flags(), moveFlags(&o)...),
 			app.Switch(&o.Compress, "make the items zstd frames", "compress")),
 		Run: func(ctx context.Context, e *app.Env) error {

@@ -13,7 +13,7 @@ func showVerb() app.Verb {
 	return app.Verb{
 		Name: "show", Args: "DIR|FILE FQN",
 		Usage:   "show one item: where it lies, statistics, values",
-		Example: "ckpt-shard show ckpt/step-10 norm.weight --stats --slice 0:8",
+		Example: "ckpt-shard show small/step-10 norm.weight --stats --slice 0:8",
 		Flags: append(limits(&o.ReadOptions),
 			app.Switch(&o.Stats, "add counts, least, greatest, mean and standard deviation", "stats"),
 			app.Text(&o.Slice, "print the elements of `RANGES`, one for each dim: 0:4,0:8", "slice")),

@@ -15,7 +15,7 @@ func verifyVerb() app.Verb {
 	return app.Verb{
 		Name: "verify", Args: "DIR|FILE",
 		Usage:   "check a checkpoint: files, ranges, coverage, items, with --deep every byte; exit 4 if it has faults",
-		Example: "ckpt-shard verify ckpt/step-10 --deep",
+		Example: "ckpt-shard verify small/step-10 --deep",
 		Flags: append(limits(&o.ReadOptions),
 			app.Switch(&o.Deep, "read every byte and hold it to the checksums that there are", "deep")),
 		Run: func(ctx context.Context, e *app.Env) error { return verify(ctx, e, o) },

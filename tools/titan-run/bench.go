@@ -28,7 +28,7 @@ func benchVerb() app.Verb {
 		Name: "bench", Usage: "measure this machine, for meshplan --hardware",
 		Example: "titan-run bench --hardware here.json && meshplan --model debugmodel --hardware here.json --world-size 2 --explain > job.json",
 		Flags: []cli.Flag{
-			app.Text(&path, "write what was measured to `FILE`, or - for stdout", "hardware"),
+			app.Text(&path, "write what was measured to `FILE`, or - for stdout", "hardware", "o"),
 			app.Choice(&o.Device, []string{"cpu", "cuda"}, "what is measured: the cpu and ranks that share it, or NVIDIA GPUs", "device"),
 			app.Natural(&ranks, "GPUs between which collectives are measured (default: all)", "ranks"),
 			app.Natural(&o.CPU.Threads, "threads of the cpu's kernels (default: all cores)", "threads"),

@@ -24,7 +24,7 @@ import (
 
 const example = `seq 1 4000 > numbers.txt
 meshplan --model tiny-259 --pp 2 --steps 100 | pp-split | seedinit --out seed |
-    titan-run --data numbers.txt --checkpoint-dir ckpt > trained.json`
+    titan-run --data numbers.txt --checkpoint-dir counted > counted.json`
 
 func main() {
 	if os.Getenv("GOGC") == "" {
@@ -48,7 +48,7 @@ func tool() app.Tool {
 		Manifest: true,
 		Verbs: []app.Verb{{
 			Name: "eval", Usage: "evaluate: print the loss of a checkpoint on data",
-			Example:  "seq 4001 5000 > held-out.txt && titan-run eval -i trained.json --data held-out.txt",
+			Example:  "seq 4001 5000 > held-out.txt && titan-run eval -i counted.json --data held-out.txt",
 			Flags:    slices.Concat(eval.job(), eval.loading(), eval.evaluation()),
 			Run:      func(ctx context.Context, e *app.Env) error { return evalVerb(ctx, e, &eval) },
 			Manifest: true,
