@@ -24,7 +24,7 @@ func TestSummed(t *testing.T) {
 	in := [][]float64{{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12}, {13, 14, 15, 16}}
 	total := []float64{23, 26, 29, 32}
 	require.Equal(t, Eval(p, in, 2, 2), Eval(summed, [][]float64{total, in[1]}, 2, 2))
-	for _, places := range [][]int{{0, 3}, {0, 1, 2, 3}, {0, 1}} {
+	for _, places := range [][]int{{0, 3}, {2, 3}, {0, 1, 2, 3}, {0, 1}} {
 		_, ok := p.Summed(places)
 		require.False(t, ok, "%v", places)
 	}
