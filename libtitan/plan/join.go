@@ -38,6 +38,11 @@ func (p *Program) JoinProducts() {
 			p.join(ls, gone)
 		}
 	}
+	p.leaveOut(gone)
+}
+
+// leaveOut is p without some steps.
+func (p *Program) leaveOut(gone map[int]bool) {
 	var steps []Step
 	for i := range p.Steps {
 		if !gone[i] {

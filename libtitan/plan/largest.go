@@ -19,14 +19,7 @@ func (p *Program) LargestWhereMade() {
 			told[i] = true
 		}
 	}
-	var steps []Step
-	for i := range p.Steps {
-		if !told[i] {
-			steps = append(steps, p.Steps[i])
-		}
-	}
-	p.Steps = steps
-	p.relive()
+	p.leaveOut(told)
 }
 
 // tells is the step that can tell what s finds: it makes all of the value whose largest magnitude s is.
