@@ -11,7 +11,7 @@ func TestOneDNN(t *testing.T) {
 	e, err := New(Options{Threads: 2, Products: "onednn"})
 	if err != nil {
 		require.ErrorContains(t, err, "install libdnnl2, or use builtin")
-		t.Skip("SKIPPED: no oneDNN on this machine: " + err.Error())
+		t.Skip("SKIPPED: no oneDNN here, .ci/run installs it: " + err.Error())
 	}
 	require.Contains(t, e.Name(), "+onednn")
 	var ranks sync.WaitGroup

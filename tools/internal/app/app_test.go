@@ -329,7 +329,7 @@ func TestInterruptCancels(t *testing.T) {
 
 func TestBashCompletion(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
-		t.Skip("SKIPPED: no bash here")
+		t.Skip("SKIPPED: no bash here, .ci/run is run by one")
 	}
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "a job.json"), nil, 0o666))
